@@ -215,6 +215,17 @@ bar-keeper-steps() {
   run_test --test_timeout=7200 --test_env=BATON_KEEPER_STEP="${BATON_KEEPER_STEP:-1}" //tests/crash:keeper_steps_test
 }
 
+# 2,000 owners killed at random in each of leases, SendFile, memd and filed, brokered and native; and at named points.
+# No byte leaks, none is given out twice, none is sent twice or lost; heap-kills is the same of allocations alone, and
+# //tests/crash:stream_kill_test of rings. In memd and filed, it is said in which part of a client's work the kills came.
+# BATON_KILLS (2000), BATON_SEED (any).
+bar-memory-kills() {
+  run_test --test_timeout=7200 --local_test_jobs=1 --test_env=BATON_KILLS="${BATON_KILLS:-2000}" \
+    --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" \
+    //tests/worker:{,native_}leases_test //tests/worker:{,native_}file_sender_test \
+    //tests/worker/examples:{memd,filed_crash}_test
+}
+
 # The model of the handover has no wrong state, in larger sizes too, and all its mutants are caught.
 bar-model() { tests/model/check.sh deep; }
 

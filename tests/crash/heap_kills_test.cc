@@ -363,15 +363,16 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
     }
     const HeapBlocks::Totals totals = blocks.totals();
     EXPECT_EQ(totals.kept, kept);
+    EXPECT_EQ(totals.scratch + totals.held, 0u);
     EXPECT_EQ(totals.rest, RestOfBlocks());
     EXPECT_EQ(totals.kept + totals.free + totals.rest, blocks.bytes());
   }
-  // Returns the bytes that the table's blocks have behind their last objects.
+  // Returns how many bytes lie behind the last objects of blocks.
   uint64_t RestOfBlocks() const {
     uint64_t rest = 0;
     for (uint32_t page = 0; page < kPages; ++page) {
       const arena::HeapBlock& block = arena_.heap(0)[page];
-      if (block.units == 0) continue;
+      if (block.units == 0) continue;  // none begins there, or one that is one object
       rest += uint64_t{block.pages} * arena::kPageBytes -
               uint64_t{arena::ObjectsOf(block)} * block.units * arena::kHeapUnitBytes;
     }

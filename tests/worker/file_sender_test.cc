@@ -1,5 +1,5 @@
 // Transfers of a file's range over a stream, whose owners die and change.
-// BATON_KILLS: how many owners die at random steps (40).
+// BATON_KILLS: how many owners die at random steps (40); BATON_SEED: of these (printed).
 #include "worker/file_sender.h"
 
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -116,8 +117,10 @@ class SendingOwner {
   // The kernel ends the reads of a process before it is dead.
   void End(Shard* shard) {
     senders_.clear();
-    if (shard != nullptr) reads_->Finish(*shard);
+    if (shard != nullptr && reads_ != nullptr) reads_->Finish(*shard);
   }
+  // Closes its descriptors, too. No shard is its own any more.
+  void CloseReads() { reads_.reset(); }
   FileReads& reads() { return *reads_; }
   Worker* worker() const { return worker_; }
   ScriptedService& service() { return *service_; }
@@ -371,6 +374,7 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
     for (SendingOwner* owner : ended) {
       owner->End(owner->shard());
       EXPECT_EQ(owner->reads().statistics().pieces, 0u);
+      owner->CloseReads();
       Remove(owner->worker());
     }
     ended.clear();
@@ -445,6 +449,17 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
     for (const SendingOwner& owner : owners) {
       for (const absl::Status& error : owner.errors) ADD_FAILURE() << error;
     }
+  }
+  // The peer has left: the whole heap can be allocated at once.
+  void ExpectEveryByteFree(AskingPeer& peer) {
+    EXPECT_TRUE(UntilWith(peer, [&] {
+      SendingOwner* const owner = Owner();
+      if (owner == nullptr || owner->shard()->heap().statistics()->kept != 0) return false;
+      Heap& heap = owner->shard()->heap();
+      const auto all = heap.AllocateScratch(heap.statistics()->bytes);
+      if (all.ok()) EXPECT_EQ(heap.Free(*all), absl::OkStatus());
+      return all.ok();
+    })) << "memory is missing";
   }
   void ExpectEnd(AskingPeer& peer, absl::StatusCode code, const std::string& text) {
     EXPECT_TRUE(UntilWith(peer, [&] { return peer.stream.disconnected; }));
@@ -547,7 +562,15 @@ TEST_P(FileSenderTest, shouldLoseAndRepeatNothingWhenOwnersDie) {
   ASSERT_NO_FATAL_FAILURE(Connect(peer));
   const char* const kills_text = std::getenv("BATON_KILLS");
   const int kills = kills_text == nullptr ? 40 : std::atoi(kills_text);
-  DieWhileThePeerAsks(peer, kills);
+  const char* const seed_text = std::getenv("BATON_SEED");
+  const auto seed = seed_text == nullptr
+                        ? std::random_device()()
+                        : static_cast<uint32_t>(std::strtoul(seed_text, nullptr, 10));
+  std::printf("%d kills, BATON_SEED=%u
+", kills, seed);
+  ASSERT_NO_FATAL_FAILURE(DieWhileThePeerAsks(peer, kills, seed));
+  peer.stream.Disconnect();
+  ExpectEveryByteFree(peer);
 }
 
 TEST_P(FileSenderTest, shouldHoldNoMemoryForAPeerThatGivesNoCredit) {

@@ -4,13 +4,19 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +24,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/arena/layout.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
+#include "tests/harness/crash_points.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
@@ -41,6 +49,13 @@ struct ExampleWorker {
   uint64_t id = 0;
 };
 
+// The moment of a kill, not a wait for something: any duration is right.
+inline void PassTime(uint64_t microseconds) {
+  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
+                             static_cast<long>(microseconds % 1'000'000) * 1000};
+  nanosleep(&duration, nullptr);
+}
+
 // `Load` is a client in a thread of its own: it has answers(), failed() and Stop().
 template <typename Load>
 class ExampleTest : public harness::ClusterFixture {
@@ -55,8 +70,15 @@ class ExampleTest : public harness::ClusterFixture {
 
   // Ready when it returns.
   void StartWorker(const ExampleOptions& options, std::unique_ptr<ExampleWorker>* worker) {
+    std::unique_ptr<harness::ChildProcess> process;
+    ASSERT_NO_FATAL_FAILURE(Spawn(options, &process));
+    ASSERT_NO_FATAL_FAILURE(AwaitReady(options, std::move(process), worker));
+  }
+  // `process`: what Spawn has started with these options.
+  void AwaitReady(const ExampleOptions& options, std::unique_ptr<harness::ChildProcess> process,
+                  std::unique_ptr<ExampleWorker>* worker) {
     auto started = std::make_unique<ExampleWorker>();
-    ASSERT_NO_FATAL_FAILURE(Spawn(options, &started->process));
+    started->process = std::move(process);
     const auto line = started->process->ReadLineWith(absl::StrCat(name_, " ready"), kTimeout);
     ASSERT_OK(line);
     unsigned long long id = 0;
@@ -156,6 +178,146 @@ class ExampleTest : public harness::ClusterFixture {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
+  // ---------------------------------------------------------------- native workers
+
+  // `object`: a file of this tree. Every worker has `arguments`, besides where it listens.
+  // `workers`: with few, each lives too shortly, and the next are forked later and later.
+  static std::vector<std::string> NativeArguments(const std::string& object,
+                                                  const std::vector<std::string>& arguments,
+                                                  uint32_t workers) {
+    const auto path = harness::Binaries().Find(object);
+    EXPECT_OK(path);
+    std::vector<std::string> all = {
+        "--native",
+        path.value_or(""),
+        "--max-workers",
+        absl::StrCat(std::min(4 * workers, arena::kMaxWorkers)),
+        "--native-workers",
+        absl::StrCat(workers),
+        "--native-argument=--socket=unused",
+        absl::StrCat("--native-argument=--listen=", verbs::testing::FabricUnderTest().host, ":0")};
+    for (const std::string& argument : arguments) {
+      all.push_back("--native-argument=" + argument);
+    }
+    return all;
+  }
+
+  // Native workers of a cluster that is started after this die where crash_points_ says, if their
+  // object has test hooks.
+  void MakeCrashPoints() { ASSERT_OK_AND_ASSIGN(crash_points_, harness::CrashPoints::Create()); }
+  // The clients lose nothing by the death of the native worker for which crash_points_ is armed.
+  void ExpectNativeDeath() {
+    ASSERT_OK(harness::WaitUntil(
+        "a death", [this] { return !crash_points_->is_armed(); }, kTimeout));
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress(2));
+  }
+  void ExpectProgressOverNativeDeathAt(const std::string& point, uint32_t passing) {
+    SCOPED_TRACE(absl::StrCat(point, ":", passing));
+    crash_points_->Arm(point, passing);
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
+  }
+  // A worker dies there that takes over from one that is killed.
+  void ExpectProgressOverNativeHeirsDeathAt(const std::string& point) {
+    SCOPED_TRACE(point);
+    crash_points_->Arm(point, 1);
+    ASSERT_NO_FATAL_FAILURE(KillOwner(0));
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
+  }
+
+  // Kills the owner of a shard, whoever that is.
+  void KillOwner(uint32_t shard) {
+    uint64_t owner = 0;
+    ASSERT_OK(harness::WaitUntil(
+        "an owner",
+        [&] {
+          const auto service = cluster_->GetService();
+          if (service.ok()) owner = service->shards(static_cast<int>(shard)).owner_worker_id();
+          return owner != 0;
+        },
+        kTimeout));
+    // Another death may have been faster.
+    (void)cluster_->operators().KillWorker(name_, owner);
+    ASSERT_OK(cluster_->WaitUntilGone(owner));
+  }
+
+  // ---------------------------------------------------------------- kills at random moments
+
+  struct RandomKills {
+    uint64_t kills = 0;
+    uint64_t latest_us = 0;       // after a successor is ready; its owner is killed sooner
+    uint64_t period = 1;          // a client's position() while it works is below it, about
+    std::function<void()> after;  // each kill
+    std::function<void(const ExampleWorker&)> before;  // some of the kills, with the heir
+  };
+
+  // Kills brokered owners, from worker_ on, and some heirs while they take over. Processes start
+  // while the clients are served.
+  void KillAtRandom(const RandomKills& plan, std::mt19937_64& random) {
+    std::unique_ptr<ExampleWorker> heir;
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
+    for (uint64_t i = 0; i < plan.kills; ++i) {
+      SCOPED_TRACE(absl::StrCat("kill ", i));
+      const ExampleOptions options = {.version = 1 + static_cast<int>(i % 2)};
+      std::unique_ptr<harness::ChildProcess> next;
+      ASSERT_NO_FATAL_FAILURE(Spawn(options, &next));
+      PassTime(random() % plan.latest_us);
+      if (plan.before && random() % 4 == 0) ASSERT_NO_FATAL_FAILURE(plan.before(*heir));
+      ASSERT_NO_FATAL_FAILURE(KillNow(&worker_, plan.period));
+      worker_ = std::move(heir);
+      if (i + 1 < plan.kills && random() % 4 == 0) {
+        ++i;
+        PassTime(random() % kTakeoverUs);
+        ASSERT_NO_FATAL_FAILURE(KillNow(&worker_, plan.period));
+        ASSERT_NO_FATAL_FAILURE(AwaitReady(options, std::move(next), &worker_));
+        ASSERT_NO_FATAL_FAILURE(StartWorker(options, &heir));
+      } else {
+        ASSERT_NO_FATAL_FAILURE(AwaitReady(options, std::move(next), &heir));
+      }
+      if (plan.after) ASSERT_NO_FATAL_FAILURE(plan.after());
+      if (i % 5 == 4) ASSERT_NO_FATAL_FAILURE(ExpectProgress(2));
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    ExpectSpread();
+  }
+  void KillNow(std::unique_ptr<ExampleWorker>* worker, uint64_t period) {
+    NoteMoment(period);
+    ASSERT_OK((*worker)->process->Kill());
+    worker->reset();
+  }
+
+  // Does so with native workers, of which the keeper has enough. Clients get on in between, but
+  // not always.
+  void KillNativeAtRandom(const RandomKills& plan, uint32_t shards, std::mt19937_64& random) {
+    for (uint64_t i = 0; i < plan.kills; ++i) {
+      SCOPED_TRACE(absl::StrCat("kill ", i));
+      PassTime(random() % plan.latest_us);
+      NoteMoment(plan.period);
+      ASSERT_NO_FATAL_FAILURE(KillOwner(static_cast<uint32_t>(random() % shards)));
+      if (plan.after) ASSERT_NO_FATAL_FAILURE(plan.after());
+      if (random() % 4 != 0) ASSERT_NO_FATAL_FAILURE(ExpectProgress(1));
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    ExpectSpread();
+  }
+
+  // Notes where in its work each client is.
+  void NoteMoment(uint64_t period) {
+    for (const auto& load : loads_) {
+      ++moments_[std::min(load->position(), period - 1) * kParts / period];
+    }
+  }
+  // If there were enough kills to tell: no part of the clients' work was spared.
+  void ExpectSpread() const {
+    const uint64_t all = std::accumulate(moments_.begin(), moments_.end(), uint64_t{0});
+    std::printf("kills by the part of a client's work:");
+    for (const uint64_t count : moments_) {
+      std::printf(" %llu", static_cast<unsigned long long>(count));
+    }
+    std::printf("\n");
+    if (all < 100 * kParts) return;
+    EXPECT_GT(*std::min_element(moments_.begin(), moments_.end()), all / kParts / 20);
+  }
+
   // Each client has had some more answers. It began to ask for all of them after this was called,
   // except for the first.
   void ExpectProgress(uint64_t answers = 10) {
@@ -191,6 +353,11 @@ class ExampleTest : public harness::ClusterFixture {
     }
   }
 
+  static constexpr size_t kParts = 8;
+  static constexpr uint64_t kTakeoverUs = 5000;  // some more than taking over takes
+
+  std::unique_ptr<harness::CrashPoints> crash_points_;
+  std::array<uint64_t, kParts> moments_ = {};  // kills in each part of the clients' work
   const std::string name_;
   std::vector<std::string> arguments_;  // of every worker
   std::vector<std::unique_ptr<Load>> loads_;

@@ -1,9 +1,9 @@
-// Upgrades and kills filed, at named points and at random, while clients fetch its tree: every tree
-// is byte-identical, and each client has one connection all the time.
-// BATON_KILLS: how many owners are killed at random moments (6), and half as many upgrades;
-// BATON_SEED: of these (printed).
-#include <time.h>
-
+// Upgrades and kills filed, brokered and native, at named points and at random, while clients fetch
+// its tree: every tree is byte-identical, and each client has one connection all the time. At the
+// end the heaps are empty.
+// BATON_KILLS: how many owners are killed at random moments (6), and a third as many upgrades, up
+// to 10; BATON_SEED: of these (printed).
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,8 +12,10 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
 #include "tests/worker/examples/filed/filed_fixture.h"
@@ -38,19 +40,79 @@ uint64_t Setting(const char* name, uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// The moment of a kill, not a wait for something: any duration is right.
-void PassTime(uint64_t microseconds) {
-  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
-                             static_cast<long>(microseconds % 1'000'000) * 1000};
-  nanosleep(&duration, nullptr);
-}
+const char* const kAdoptionPoints[] = {"adopt-begin", "adopt-before-commit", "adopt-committed"};
+const char* const kReleasePoints[] = {"release-begin", "release-published"};
+const char* const kAcceptPoints[] = {"filed-accept-begin", "stream-ring-granted",
+                                     "filed-accept-end"};
 
-class FiledCrashTest : public FiledTest {
+class FiledDeathTest : public FiledTest {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(FiledTest::SetUp());
     MakeTree();
-    ASSERT_NO_FATAL_FAILURE(StartCluster());
+  }
+
+  RandomKills BeginKills() {
+    const uint64_t seed = Setting("BATON_SEED", std::random_device()());
+    std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills_),
+                static_cast<unsigned long long>(seed));
+    random_.seed(seed);
+    // A kill may come anywhere in a fetch of the tree.
+    EXPECT_OK(harness::WaitUntil(
+        "a whole tree",
+        [this] { return loads_[0]->failed() || loads_[0]->answers_of_round() != 0; },
+        examples::kTimeout));
+    RandomKills plan;
+    plan.kills = kills_;
+    plan.latest_us = kLatestUs;
+    plan.period = std::max<uint64_t>(loads_[0]->answers_of_round(), kParts);
+    return plan;
+  }
+  void UpgradeAtRandom(const std::string& suffix) {
+    for (uint64_t i = 0; i < std::min<uint64_t>(kills_ / 3, 10); ++i) {
+      SCOPED_TRACE(absl::StrCat("upgrade ", i));
+      examples::PassTime(random_() % kLatestUs);
+      ASSERT_NO_FATAL_FAILURE(UpgradeTo(absl::StrCat("filed-v", 1 + (i + 1) % 2, suffix)));
+      ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    }
+  }
+
+  // Clients lose nothing, and neither files nor memory are held for them when they are gone: in
+  // what is committed of each heap, every byte is free.
+  void ExpectNothingLeft() {
+    ExpectNothingLost();
+    ExpectNoConnections();
+    ExpectHeld(0);
+    const auto status = cluster_->operators().GetStatus();
+    ASSERT_OK(status);
+    const std::string driver = absl::StrCat(status->services(0).driver_pid());
+    // Allocations, bytes kept, free, and in the largest free range.
+    const auto empty = ::testing::AllOf(::testing::ContainsRegex("\n +0 +0 +0B +16MiB +16MiB "),
+                                        ::testing::ContainsRegex("\n +1 +0 +0B +16MiB +16MiB "));
+    std::string found;
+    EXPECT_OK(harness::WaitUntil(
+        "the heaps to be empty",
+        [&] {
+          found = harness::RunBaton(*cluster_, {"inspect", "filed", "--pid", driver}).out;
+          return ::testing::Value(found, empty);
+        },
+        examples::kTimeout));
+    EXPECT_THAT(found, empty);
+  }
+
+  static constexpr uint64_t kLatestUs = 200'000;
+  const uint64_t kills_ = Setting("BATON_KILLS", 6);
+  std::mt19937_64 random_;
+};
+
+class FiledCrashTest : public FiledDeathTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(FiledDeathTest::SetUp());
+    // Some completions may be there at three deaths that they have nothing to do with.
+    std::vector<std::string> arguments = EnoughOfAll();
+    arguments.insert(arguments.end(), {"--poison-deaths", "1000"});
+    ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(arguments)));
   }
 
   // One is the owner, and the other one succeeds it.
@@ -83,9 +145,7 @@ TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
       ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, passing));
     }
   }
-  ExpectNothingLost();
-  ExpectNoConnections();
-  ExpectHeld(0);
+  ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
 }
 
 TEST_F(FiledCrashTest, shouldFinishAFileThatIsDeletedBeforeItsOwnerDies) {
@@ -132,10 +192,10 @@ TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
 TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {
   ASSERT_NO_FATAL_FAILURE(StartSafe());
   ASSERT_NO_FATAL_FAILURE(StartLoads(2));
-  for (const char* point : {"adopt-begin", "adopt-before-commit", "adopt-committed"}) {
+  for (const char* point : kAdoptionPoints) {
     ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, 1));
   }
-  for (const char* point : {"release-begin", "release-published"}) {
+  for (const char* point : kReleasePoints) {
     SCOPED_TRACE(point);
     ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, 1));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -148,7 +208,7 @@ TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {
 
 TEST_F(FiledCrashTest, shouldServeAConnectionWhoseAcceptDied) {
   ASSERT_NO_FATAL_FAILURE(StartSafe());
-  for (const char* point : {"filed-accept-begin", "stream-ring-granted", "filed-accept-end"}) {
+  for (const char* point : kAcceptPoints) {
     SCOPED_TRACE(point);
     ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, 1));
     loads_.push_back(std::make_unique<FetchLoad>(port_, Served(), Fetched()));
@@ -160,31 +220,65 @@ TEST_F(FiledCrashTest, shouldServeAConnectionWhoseAcceptDied) {
 }
 
 TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteOverRandomKillsAndUpgrades) {
-  const uint64_t kills = Setting("BATON_KILLS", 6);
-  const uint64_t seed = Setting("BATON_SEED", std::random_device()());
-  std::printf("BATON_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  constexpr uint64_t kLatestUs = 300'000;
   ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
   ASSERT_NO_FATAL_FAILURE(StartLoads(3));
-  for (uint64_t i = 0; i < kills; ++i) {
-    SCOPED_TRACE(absl::StrCat("kill ", i));
-    std::unique_ptr<ExampleWorker> next;
-    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = static_cast<int>(1 + i % 2)}, &next));
-    PassTime(random() % kLatestUs);
-    ASSERT_OK(worker_->process->Kill());
-    worker_ = std::move(next);
-    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  ASSERT_NO_FATAL_FAILURE(KillAtRandom(BeginKills(), random_));
+  ASSERT_NO_FATAL_FAILURE(UpgradeAtRandom(""));
+  ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
+}
+
+// ---------------------------------------------------------------- native workers
+
+class NativeFiledCrashTest : public FiledDeathTest {
+ protected:
+  // Some worker gets all shards, and another one had some.
+  void MoveShards() {
+    const auto service = cluster_->GetService();
+    ASSERT_OK(service);
+    const uint64_t owner = service->shards(0).owner_worker_id();
+    for (const v1::Worker& worker : service->workers()) {
+      if (worker.id() == owner || worker.state() != v1::WORKER_STATE_READY) continue;
+      // The owner may die of it.
+      (void)cluster_->Handoff(worker.id());
+      return;
+    }
+    FAIL() << "nobody stands by: " << service->ShortDebugString();
   }
-  for (uint64_t i = 0; i < kills / 2; ++i) {
-    SCOPED_TRACE(absl::StrCat("upgrade ", i));
-    PassTime(random() % kLatestUs);
-    ASSERT_NO_FATAL_FAILURE(UpgradeTo(absl::StrCat("filed-v", 1 + i % 2)));
-    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+};
+
+TEST_F(NativeFiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
+  ASSERT_NO_FATAL_FAILURE(StartNative("filed-v1-test-hooks.so"));
+  ASSERT_NO_FATAL_FAILURE(StartLoads(2));
+  for (const char* point : kServingPoints) {
+    for (const uint32_t passing : {1, 5}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectProgressOverNativeDeathAt(point, passing));
+    }
   }
-  ExpectNothingLost();
-  ExpectNoConnections();
-  ExpectHeld(0);
+  for (const char* point : kAdoptionPoints) {
+    ASSERT_NO_FATAL_FAILURE(ExpectProgressOverNativeHeirsDeathAt(point));
+  }
+  for (const char* point : kReleasePoints) {
+    SCOPED_TRACE(point);
+    crash_points_->Arm(point, 1);
+    ASSERT_NO_FATAL_FAILURE(MoveShards());
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
+  }
+  for (const char* point : kAcceptPoints) {
+    SCOPED_TRACE(point);
+    crash_points_->Arm(point, 1);
+    ASSERT_NO_FATAL_FAILURE(StartLoads(1));
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
+}
+
+TEST_F(NativeFiledCrashTest, shouldGoOnAtTheRightByteOverRandomKillsAndUpgrades) {
+  ASSERT_NO_FATAL_FAILURE(StartNative("filed-v1.so", kills_ > 100 ? 24 : 8));
+  ASSERT_NO_FATAL_FAILURE(StartLoads(3));
+  ASSERT_NO_FATAL_FAILURE(KillNativeAtRandom(BeginKills(), /*shards=*/2, random_));
+  ASSERT_NO_FATAL_FAILURE(UpgradeAtRandom(".so"));
+  ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
 }
 
 }  // namespace

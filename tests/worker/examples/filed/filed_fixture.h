@@ -44,6 +44,23 @@ inline void WriteFile(const std::filesystem::path& path, size_t bytes, uint32_t 
   std::ofstream(path, std::ios::binary) << content;
 }
 
+// Reads large pieces: a client that compares is one that does not fetch.
+inline bool HaveSameBytes(const std::filesystem::path& one, const std::filesystem::path& other) {
+  if (std::filesystem::file_size(one) != std::filesystem::file_size(other)) return false;
+  std::ifstream files[] = {std::ifstream(one, std::ios::binary),
+                           std::ifstream(other, std::ios::binary)};
+  std::vector<char> pieces[] = {std::vector<char>(256 << 10), std::vector<char>(256 << 10)};
+  while (files[0] && files[1]) {
+    for (int i = 0; i < 2; ++i) {
+      files[i].read(pieces[i].data(), static_cast<std::streamsize>(pieces[i].size()));
+    }
+    const std::streamsize read = files[0].gcount();
+    if (read != files[1].gcount()) return false;
+    if (!std::equal(pieces[0].begin(), pieces[0].begin() + read, pieces[1].begin())) return false;
+  }
+  return files[0].eof() && files[1].eof();
+}
+
 // Returns OK if both have the same files with the same bytes.
 inline absl::Status CompareTrees(const std::filesystem::path& one,
                                  const std::filesystem::path& other) {
@@ -51,10 +68,9 @@ inline absl::Status CompareTrees(const std::filesystem::path& one,
   for (const auto& entry : std::filesystem::recursive_directory_iterator(one)) {
     ++entries;
     const std::filesystem::path twin = other / std::filesystem::relative(entry.path(), one);
-    const bool same = entry.is_directory()
-                          ? std::filesystem::is_directory(twin)
-                          : std::filesystem::is_regular_file(twin) &&
-                                harness::ReadFile(entry.path()) == harness::ReadFile(twin);
+    const bool same = entry.is_directory() ? std::filesystem::is_directory(twin)
+                                           : std::filesystem::is_regular_file(twin) &&
+                                                 HaveSameBytes(entry.path(), twin);
     if (!same) return absl::DataLossError(absl::StrCat(twin.string(), " differs"));
   }
   const std::filesystem::recursive_directory_iterator all(other);
@@ -111,6 +127,9 @@ class FetchLoad {
 
   uint64_t answers() const { return answers_; }
   uint64_t rounds() const { return rounds_; }
+  // Answers since this fetch of the tree began, and those of a whole one; 0: there was none yet.
+  uint64_t position() const { return answers_ - answers_before_; }
+  uint64_t answers_of_round() const { return answers_of_round_; }
   bool failed() const { return ended_ && !stop_; }
   // Ends after a whole tree, and returns what it has found.
   absl::Status Stop() {
@@ -136,7 +155,9 @@ class FetchLoad {
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GetClient> client,
                            GetClient::Connect(std::move(device), {fabric.host, port}));
     while (!stop_) {
+      answers_before_ = answers_.load();
       BATON_RETURN_IF_ERROR(Fetch(*client));
+      answers_of_round_ = position();
       ++rounds_;
     }
     return absl::OkStatus();
@@ -161,7 +182,7 @@ class FetchLoad {
 
   const std::string served_, into_;
   absl::Status status_;  // of the thread, until it was joined
-  std::atomic<uint64_t> answers_{0}, rounds_{0};
+  std::atomic<uint64_t> answers_{0}, answers_before_{0}, answers_of_round_{0}, rounds_{0};
   std::atomic<bool> stop_{false}, ended_{false};
   std::thread thread_;
 };
@@ -191,6 +212,19 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
   void StartService() {
     ASSERT_NO_FATAL_FAILURE(StartCluster());
     ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+  }
+
+  // A cluster whose workers are native, and listen.
+  void StartNative(const std::string& object, uint32_t workers = 8) {
+    std::vector<std::string> more = EnoughOfAll();
+    // Some completions may be there at three deaths that they have nothing to do with.
+    more.insert(more.end(), {"--poison-deaths", "1000"});
+    const std::vector<std::string> native =
+        NativeArguments(object, {"--directory=" + Served()}, workers);
+    more.insert(more.end(), native.begin(), native.end());
+    ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(more)));
+    ASSERT_OK(cluster_->WaitUntilListening());
+    port_ = cluster_->port();
   }
 
   std::string Served(const std::string& name = "") const {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
+#include "tests/harness/crash_points.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
@@ -100,6 +101,10 @@ class GuideTest : public harness::ClusterFixture {
 
   // A cluster whose workers are native, and listen.
   void StartNative(const std::string& object, std::vector<std::string> more = {}) {
+    // With few, each lives too shortly, and the next are forked later and later.
+    if (crash_points_ != nullptr) {
+      more.insert(more.end(), {"--max-workers", "32", "--native-workers", "8"});
+    }
     more.insert(more.end(), {"--native", PathOf(object), "--native-argument=unused",
                              "--native-argument=127.0.0.1:0"});
     ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(more)));
@@ -187,6 +192,29 @@ class GuideTest : public harness::ClusterFixture {
     }
   }
 
+  // Native workers of a cluster that is started after this die where crash_points_ says, if their
+  // object has test hooks.
+  void MakeCrashPoints() { ASSERT_OK_AND_ASSIGN(crash_points_, harness::CrashPoints::Create()); }
+  // `point`: as BATON_CRASH_AT has it, "name:n".
+  void Arm(const std::string& point) {
+    const size_t colon = point.find(':');
+    crash_points_->Arm(point.substr(0, colon),
+                       static_cast<uint32_t>(std::strtoul(&point[colon + 1], nullptr, 10)));
+  }
+  void ExpectNativeDeath() {
+    ASSERT_OK(harness::WaitUntil(
+        "a death", [this] { return !crash_points_->is_armed(); }, kTimeout));
+  }
+  // Native owners die at each point, and the clients that count go on.
+  void KillNativeAt(const std::vector<std::string>& points) {
+    for (const std::string& point : points) {
+      SCOPED_TRACE(point);
+      Arm(point);
+      ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
+      ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    }
+  }
+
   void StartCounting(int clients) {
     for (int i = 0; i < clients; ++i) {
       counting_.push_back(std::make_unique<Counting>(cluster_->port()));
@@ -237,6 +265,7 @@ class GuideTest : public harness::ClusterFixture {
   }
 
   static constexpr char kService[] = "counter";
+  std::unique_ptr<harness::CrashPoints> crash_points_;
   std::unique_ptr<GuideWorker> worker_;  // that most tests begin with
   std::vector<std::unique_ptr<Counting>> counting_;
 };

@@ -88,12 +88,14 @@ TEST_F(CounterTest, shouldChangeTheFormatOfItsStateInTwoUpgrades) {
 }
 
 TEST_F(CounterTest, shouldCountEachMessageOnceAsAnObjectOfNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(StartNative("counter.so"));
+  ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
+  ASSERT_NO_FATAL_FAILURE(StartNative("counter-test-hooks.so"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(2));
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(KillOwner());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
+  ASSERT_NO_FATAL_FAILURE(KillNativeAt(kPoints));
   ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
 }
 
@@ -131,6 +133,9 @@ class ValuesTest : public GuideTest {
     uint64_t texts = 0;
   };
 
+  static constexpr const char* kHeapPoints[] = {"worker-heap-allocated:5", "worker-heap-freed:6",
+                                                "commit-before-publish:8", "commit-published:9"};
+
   // So many texts are allocated, and every byte of the heap is accounted for.
   static void ExpectTexts(LineClient& client, unsigned long long expected) {
     const auto answer = client.Ask("audit");
@@ -154,8 +159,7 @@ TEST_F(ValuesTest, shouldKeepEachTextWhereverItsOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(StartWorker("values", &worker_));
   Putting one{Connect(cluster_->port())}, other{Connect(cluster_->port())};
   ASSERT_TRUE(one.client && other.client);
-  for (const char* const point : {"worker-heap-allocated:5", "worker-heap-freed:6",
-                                  "commit-before-publish:8", "commit-published:9"}) {
+  for (const char* const point : kHeapPoints) {
     SCOPED_TRACE(point);
     std::unique_ptr<GuideWorker> doomed;
     ASSERT_NO_FATAL_FAILURE(StartWorker("values-test-hooks", &doomed, {}, point));
@@ -217,12 +221,20 @@ TEST_F(ValuesTest, shouldSendListsFromScratchMemory) {
 }
 
 TEST_F(ValuesTest, shouldKeepEachTextAsAnObjectOfNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(StartNative("values.so", {"--shard-heap-bytes", "1048576"}));
+  ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
+  ASSERT_NO_FATAL_FAILURE(StartNative("values-test-hooks.so", {"--shard-heap-bytes", "1048576"}));
   Putting one{Connect(cluster_->port())};
   ASSERT_TRUE(one.client);
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(one.Put(10));
     ASSERT_NO_FATAL_FAILURE(KillOwner());
+    ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one.client, 1));
+  }
+  for (const char* const point : kHeapPoints) {
+    SCOPED_TRACE(point);
+    Arm(point);
+    ASSERT_NO_FATAL_FAILURE(one.Put(20));
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
     ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one.client, 1));
   }
 }
@@ -344,6 +356,19 @@ class LeaseTest : public GuideTest {
     EXPECT_OK(client->Ask(absl::StrCat("free ", NumberOf(*most))));
   }
 
+  // Another lease than that of request 1, for a while. `first`: the answer to request 1.
+  static void LeaseAndFree(LineClient& client, const std::string& first) {
+    const auto more = client.Ask("lease 2 65536 0");
+    ASSERT_OK(more);
+    EXPECT_NE(Parse(*more).id, Parse(first).id);
+    EXPECT_EQ(*client.Ask("lease 1 4096 0"), first);
+    EXPECT_EQ(*client.Ask(absl::StrCat("free ", NumberOf(*more))), "freed");
+  }
+
+  static constexpr const char* kLeasePoints[] = {
+      "worker-heap-allocated:1", "lease-granted:1",       "lease-revoked:1",
+      "worker-heap-freed:1",     "worker-state-staged:1", "commit-before-publish:2",
+      "commit-published:2"};
   const std::vector<std::string> kHeap = {"--shard-heap-bytes", "1048576"};
 };
 
@@ -355,18 +380,12 @@ TEST_F(LeaseTest, shouldKeepALeaseWhereverItsOwnerDies) {
   const auto first = client->Ask("lease 1 4096 0");
   ASSERT_OK(first);
   const Given given = Parse(*first);
-  for (const char* const point :
-       {"worker-heap-allocated:1", "lease-granted:1", "lease-revoked:1", "worker-heap-freed:1",
-        "worker-state-staged:1", "commit-before-publish:2", "commit-published:2"}) {
+  for (const char* const point : kLeasePoints) {
     SCOPED_TRACE(point);
     std::unique_ptr<GuideWorker> doomed;
     ASSERT_NO_FATAL_FAILURE(StartWorker("lease-test-hooks", &doomed, {}, point));
     cluster_->Handoff(doomed->id).IgnoreError();
-    const auto more = client->Ask("lease 2 65536 0");
-    ASSERT_OK(more);
-    EXPECT_NE(Parse(*more).id, given.id);
-    EXPECT_EQ(*client->Ask("lease 1 4096 0"), *first);
-    EXPECT_EQ(*client->Ask(absl::StrCat("free ", NumberOf(*more))), "freed");
+    ASSERT_NO_FATAL_FAILURE(LeaseAndFree(*client, *first));
     ASSERT_OK(doomed->process->WaitEnd(kTimeout));
     const auto read = client->Read(given.address, given.rkey);
     ASSERT_OK(read);
@@ -428,7 +447,8 @@ TEST_F(LeaseTest, shouldEndLeasesWhoseTimeIsOver) {
 
 TEST_F(LeaseTest, shouldKeepLeasesAsAnObjectOfNativeWorkers) {
   std::vector<std::string> arguments = kHeap;
-  ASSERT_NO_FATAL_FAILURE(StartNative("lease.so", std::move(arguments)));
+  ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
+  ASSERT_NO_FATAL_FAILURE(StartNative("lease-test-hooks.so", std::move(arguments)));
   auto client = Connect(cluster_->port());
   ASSERT_TRUE(client);
   const auto answer = client->Ask("lease 1 4096 0");
@@ -436,6 +456,14 @@ TEST_F(LeaseTest, shouldKeepLeasesAsAnObjectOfNativeWorkers) {
   const Given given = Parse(*answer);
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(KillOwner());
+    EXPECT_OK(client->Read(given.address, given.rkey));
+    EXPECT_EQ(*client->Ask("lease 1 4096 0"), *answer);
+  }
+  for (const char* const point : kLeasePoints) {
+    SCOPED_TRACE(point);
+    Arm(point);
+    ASSERT_NO_FATAL_FAILURE(LeaseAndFree(*client, *answer));
+    ASSERT_NO_FATAL_FAILURE(ExpectNativeDeath());
     EXPECT_OK(client->Read(given.address, given.rkey));
     EXPECT_EQ(*client->Ask("lease 1 4096 0"), *answer);
   }
@@ -748,12 +776,14 @@ TEST_F(GuideTest, shouldGoOnWithEachConversationOverHandoffsAndKills) {
 }
 
 TEST_F(GuideTest, shouldGoOnWithEachConversationInNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(StartNative("coroutine.so"));
+  ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
+  ASSERT_NO_FATAL_FAILURE(StartNative("coroutine-test-hooks.so"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(2));
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(KillOwner());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
+  ASSERT_NO_FATAL_FAILURE(KillNativeAt(kPoints));
   StopCounting();
 }
 

@@ -32,7 +32,11 @@ class MemdLoad {
   MemdLoad(const MemdLoad&) = delete;
   MemdLoad& operator=(const MemdLoad&) = delete;
 
+  // All that the checker does is done in so many rounds.
+  static constexpr uint64_t kPeriod = 16;
+
   uint64_t answers() const { return rounds_; }
+  uint64_t position() const { return rounds_ % kPeriod; }
   bool failed() const { return ended_ && !stop_; }
   // Ends it. OK: each result was what it had to be, and so is all of the memory.
   absl::Status Stop() {
