@@ -566,8 +566,7 @@ TEST_P(FileSenderTest, shouldLoseAndRepeatNothingWhenOwnersDie) {
   const auto seed = seed_text == nullptr
                         ? std::random_device()()
                         : static_cast<uint32_t>(std::strtoul(seed_text, nullptr, 10));
-  std::printf("%d kills, BATON_SEED=%u
-", kills, seed);
+  std::printf("%d kills, BATON_SEED=%u\n", kills, seed);
   ASSERT_NO_FATAL_FAILURE(DieWhileThePeerAsks(peer, kills, seed));
   peer.stream.Disconnect();
   ExpectEveryByteFree(peer);
