@@ -81,9 +81,8 @@ class Connection {
   // have slots instead: see Shard::next_shared_receive.
   uint64_t next_send() const { return send_staged_; }
   uint64_t next_receive() const { return receive_staged_; }
-  // Returns the sequence number of the first send that has not completed, or whose completion was
-  // not acknowledged by a commit.
-  uint64_t completed_sends() const { return send_acknowledged_; }
+  // Returns the sequence number of the first send whose completion this owner has not been given.
+  uint64_t completed_sends() const { return send_completed_; }
 
   // Return how many more requests may be staged now. receive_room() is 0 in a service with shared
   // receives.

@@ -12,15 +12,15 @@ namespace baton::bench {
 namespace {
 
 constexpr uint64_t kMinuteNs = 60'000'000'000;
-// The service registers these. Its heap has the pieces that are read or under way: four of 64 KiB,
-// and those for which the peer's ring has room.
-constexpr uint64_t kHeapBytes = 2 << 20;
+// The service registers these. Its heap has the pieces that are read or under way: four of 512 KiB,
+// and those that the peer has not acknowledged.
+constexpr uint64_t kHeapBytes = 6 << 20;
 constexpr uint64_t kBufferBytes = 4096;
 constexpr uint32_t kQueueDepth = 64;
 constexpr uint32_t kMaxConnections = 4;
 
 // The peer's end of the stream.
-constexpr uint32_t kRingBytes = 512 << 10;
+constexpr uint32_t kRingBytes = 4 << 20;
 constexpr uint32_t kStagingBytes = 4096;
 constexpr uint16_t kWindow = 32;
 constexpr uint32_t kSends = 64;
@@ -57,15 +57,13 @@ absl::StatusOr<std::unique_ptr<BatonFiles>> BatonFiles::Start(SideName side,
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(side, options));
   BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
                          examples::SharedMemory::Allocate(kRingBytes + kStagingBytes));
-  std::unique_ptr<BatonFiles> files(new BatonFiles(std::move(server), std::move(memory)));
-  const absl::Status connected = files->Connect(fabric);
-  if (connected.ok()) return files;
-  files->DumpLogs();
-  return connected;
+  return std::unique_ptr<BatonFiles>(new BatonFiles(fabric, std::move(server), std::move(memory)));
 }
 
-absl::Status BatonFiles::Connect(const verbs::testing::Fabric& fabric) {
-  BATON_RETURN_IF_ERROR(end_.Open(fabric, kSends, kWindow));
+// The device of this process does nothing between its turns, so nobody connects before there is a
+// file to fetch: the other end would take this one for dead.
+absl::Status BatonFiles::Connect() {
+  BATON_RETURN_IF_ERROR(end_.Open(fabric_, kSends, kWindow));
   BATON_ASSIGN_OR_RETURN(region_,
                          end_.device().RegisterMemory(memory_.base(), memory_.bytes(),
                                                       verbs::kLocalWrite | verbs::kRemoteWrite));
@@ -79,7 +77,7 @@ absl::Status BatonFiles::Connect(const verbs::testing::Fabric& fabric) {
   parameters.private_data = stream_->Greeting();
   BATON_ASSIGN_OR_RETURN(
       std::unique_ptr<verbs::ConnectionId> id,
-      end_.device().Connect({fabric.host, server_->port()}, &end_.queue_pair(), parameters));
+      end_.device().Connect({fabric_.host, server_->port()}, &end_.queue_pair(), parameters));
   end_.Keep(std::move(id));
   // The worker sends nothing before it is asked, so no completion is lost here.
   BATON_ASSIGN_OR_RETURN(const verbs::CmEvent established,
@@ -91,6 +89,7 @@ absl::Status BatonFiles::Fetch(SendWay way, uint64_t bytes, bool checks) {
   const FileRequest request = {++transfers_, bytes, way, 0};
   const uint64_t expected = way == SendWay::kSendFile ? bytes : bytes + kEndBytes;
   received_ = 0;
+  if (stream_ == nullptr) BATON_RETURN_IF_ERROR(Connect());
   checker_.reset();
   if (checks) checker_.emplace(request.transfer, 0, bytes);
   BATON_RETURN_IF_ERROR(

@@ -38,12 +38,14 @@ class BatonFiles {
   void DumpLogs() const { server_->DumpLogs(); }
 
  private:
-  BatonFiles(std::unique_ptr<Server> server, examples::SharedMemory memory)
-      : server_(std::move(server)), memory_(std::move(memory)) {}
-  absl::Status Connect(const verbs::testing::Fabric& fabric);
+  BatonFiles(verbs::testing::Fabric fabric, std::unique_ptr<Server> server,
+             examples::SharedMemory memory)
+      : fabric_(std::move(fabric)), server_(std::move(server)), memory_(std::move(memory)) {}
+  absl::Status Connect();
   absl::Status Take(const FileRequest& request, absl::Span<const uint8_t> message);
   absl::Status Check(const FileRequest& request, absl::Span<const uint8_t> message);
 
+  const verbs::testing::Fabric fabric_;
   const std::unique_ptr<Server> server_;
   examples::SharedMemory memory_;  // the ring, and what is sent
   FileEnd end_;

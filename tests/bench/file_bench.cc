@@ -123,14 +123,14 @@ void FileBench::Draw() {
 
 absl::Status FileBench::Start() {
   BATON_ASSIGN_OR_RETURN(file_, MakeFile(sizes_.back()));
-  if (options_.plain) {
-    BATON_ASSIGN_OR_RETURN(link_, FileLink::Start(options_.fabric, sizes_.back()));
-  }
   if (options_.send_file || options_.regions) {
     BATON_ASSIGN_OR_RETURN(brokered_, BatonFiles::Start(SideName::kBrokered, options_.fabric,
                                                         options_.binary_directory));
     BATON_ASSIGN_OR_RETURN(
         native_, BatonFiles::Start(SideName::kNative, options_.fabric, options_.binary_directory));
+  }
+  if (options_.plain) {
+    BATON_ASSIGN_OR_RETURN(link_, FileLink::Start(options_.fabric, sizes_.back()));
   }
   return absl::OkStatus();
 }

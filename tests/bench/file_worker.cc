@@ -28,7 +28,9 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // requests are short
 constexpr uint16_t kWindow = 32;
-constexpr uint64_t kPieceBytes = 64 << 10;  // from a region, as FileSender has it
+// Of a file that is read and of a region. Whatever a message costs, in an emulated machine most of
+// all, is little beside what so many bytes cost.
+constexpr uint32_t kPieceBytes = 512 << 10;
 constexpr uint64_t kMostCachedBytes = uint64_t{1} << 30;
 
 // A connection's state.
@@ -146,9 +148,9 @@ class FileService final : public Service {
     FileDescriptor file = CopyOf(file_.get());
     if (!file) return absl::ResourceExhaustedError("no descriptor is free for a file");
     const auto wake = [this, &connection] { Wake(connection); };
-    BATON_ASSIGN_OR_RETURN(served->sender,
-                           FileSender::Begin(*reads_, connection, std::move(file),
-                                             {request.transfer, 0, request.bytes}, wake, {}));
+    BATON_ASSIGN_OR_RETURN(served->sender, FileSender::Begin(*reads_, connection, std::move(file),
+                                                             {request.transfer, 0, request.bytes},
+                                                             wake, {.piece_bytes = kPieceBytes}));
     return absl::OkStatus();
   }
 
@@ -165,7 +167,7 @@ class FileService final : public Service {
   static absl::Status SendRegion(Connection& connection, Served& served) {
     RegionTransfer& region = *served.region;
     while (region.next < region.end) {
-      const uint64_t bytes = std::min(kPieceBytes, region.end - region.next);
+      const uint64_t bytes = std::min<uint64_t>(kPieceBytes, region.end - region.next);
       const Buffer piece = region.lease.At(region.next, static_cast<uint32_t>(bytes));
       const absl::Status sent = served.stream.Send({&piece, 1});
       if (absl::IsResourceExhausted(sent)) return absl::OkStatus();

@@ -299,7 +299,8 @@ absl::Status ServiceRun::HandOff() {
 absl::Status ServiceRun::Upgrade(const Command& worker) {
   BATON_RETURN_IF_ERROR(Settle());
   BATON_RETURN_IF_ERROR(ReplaceDoomed());
-  const Command former = std::exchange(options_.worker, worker.empty() ? options_.worker : worker);
+  const Command former = options_.worker;
+  if (!worker.empty()) options_.worker = worker;
   Command command = Filled(options_.worker);
   // The keeper starts it in the environment of those that run.
   if (!options_.crash_at.empty()) {

@@ -27,12 +27,15 @@ using examples::ExampleWorker;
 
 // Points that every owner passes while trees are fetched.
 const char* const kServingPoints[] = {
-    "filed-request-taken",   "filed-transfer-begun",  "filed-advanced",
-    "file-held",             "file-dropped",          "filed-answered",
-    "filed-event-end",       "file-piece-read",       "file-piece-staged",
-    "file-reads-submitted",  "stream-placed",         "worker-heap-allocated",
-    "worker-heap-freed",     "worker-state-staged",   "deliver-before-handler",
-    "deliver-after-handler", "commit-before-publish", "commit-published",
+    "filed-request-taken",    "filed-transfer-begun",
+    "filed-advanced",         "file-held",
+    "file-dropped",           "filed-answered",
+    "filed-event-end",        "file-piece-read",
+    "file-piece-staged",      "file-reads-submitted",
+    "stream-placed",          "worker-heap-allocated",
+    "worker-heap-freed",      "worker-state-staged",
+    "deliver-before-handler", "deliver-after-handler",
+    "commit-before-publish",  "commit-published",
 };
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
