@@ -131,7 +131,8 @@ class RequestsInLog {
 constexpr uint32_t kPlainMask =
     arena::FourBytes(static_cast<uint8_t>(~(verbs::kOpcodeCount - 1)),
                      static_cast<uint8_t>(~arena::kRequestFlags), 0xff, 0xff);
-constexpr uint32_t kPlainHead = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
+constexpr uint8_t kOneBuffer = 1, kInOneLine = 1;
+constexpr uint32_t kPlainHead = arena::FourBytes(0, 0, kOneBuffer, kInOneLine);
 static_assert(std::has_single_bit(verbs::kOpcodeCount));
 static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
               offsetof(arena::WorkRequest, sge_count) == 2 &&

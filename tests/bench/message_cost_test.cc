@@ -75,8 +75,8 @@ struct Recorded {
 };
 [[maybe_unused]] constexpr Recorded kWrite = {2926.6, 468.2}, kWriteOf32 = {652.5, 73.8},
                                     kAsk = {3593.6, 561.1}, kAskOf32 = {1172.4, 136.5},
-                                    kNativeDriver = {2096.3, 321.3}, kEcho = {2889, 484},
-                                    kEchoInTwoTurns = {3465, 588}, kEchoOf32 = {895.5, 118.3};
+                                    kNativeDriver = {2096.3, 321.3}, kEcho = {2944, 490},
+                                    kEchoInTwoTurns = {3538, 595}, kEchoOf32 = {898.4, 121.4};
 [[maybe_unused]] constexpr Recorded kRawEcho = {1147, 197}, kRawEchoInTwoTurns = {1379, 241},
                                     kRawEchoOf32 = {587.1, 81.7};
 
