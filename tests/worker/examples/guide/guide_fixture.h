@@ -157,9 +157,12 @@ class GuideTest : public harness::ClusterFixture {
   }
 
   void KillOwner() {
-    const auto service = cluster_->GetService();
-    ASSERT_OK(service);
-    const uint64_t owner = service->shards(0).owner_worker_id();
+    uint64_t owner = 0;
+    ASSERT_OK(harness::WaitUntil("an owner", [&] {
+      const auto service = cluster_->GetService();
+      if (service.ok()) owner = service->shards(0).owner_worker_id();
+      return owner != 0;
+    }));
     ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
     ASSERT_OK(cluster_->WaitUntilGone(owner));
   }
