@@ -115,7 +115,8 @@ TEST(TransactionReaderTest, shouldTakeTheLargestTransactionThatIsAllowed) {
 TEST(TransactionReaderTest, shouldTakeEverythingThatLogAndQueueHaveRoomFor) {
   Scene scene;
   for (int i = 0; i < 6; ++i) scene.writer.Send(0, 0, 8);  // 16 - 8 completed: the queue is full
-  for (uint32_t i = 0; i < kDepth; ++i) scene.writer.Receive(1, 0, 1 << 16);
+  const auto all = static_cast<uint32_t>(arena::HeapOffset(scene.arena.shape(), 0));
+  for (uint32_t i = 0; i < kDepth; ++i) scene.writer.Receive(1, 0, all);
   scene.writer.Publish();
   EXPECT_TRUE(scene.Read().ok());
   EXPECT_EQ(scene.reader.transaction().sends.size(), 6u);
