@@ -164,7 +164,7 @@ TEST_F(FiledCrashTest, shouldFinishAFileThatIsDeletedBeforeItsOwnerDies) {
   EXPECT_FALSE(answers.IsAnswered(get));
   EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
   EXPECT_TRUE(answers.bytes(get) == content);
-  ExpectHeld(0);
+  ExpectHeld(0, {{client.get(), &answers}});
 }
 
 TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
@@ -189,7 +189,7 @@ TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
   }
   EXPECT_TRUE(answers.bytes(held) == harness::ReadFile(Served("held")));
   EXPECT_TRUE(others.bytes(refused) == harness::ReadFile(Served("refused")));
-  ExpectHeld(0);
+  ExpectHeld(0, {{client.get(), &answers}, {other.get(), &others}});
 }
 
 TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {

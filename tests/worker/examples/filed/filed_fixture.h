@@ -264,9 +264,13 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
     return client.ok() ? *std::move(client) : nullptr;
   }
 
-  // Waits until the driver holds so many files.
-  void ExpectHeld(uint32_t files) {
+  using Asking = std::pair<GetClient*, Answers*>;
+  // Waits until the driver holds so many files. `clients` acknowledge meanwhile what has come:
+  // their devices do nothing between their turns, and a file is held until its last byte is
+  // acknowledged.
+  void ExpectHeld(uint32_t files, const std::vector<Asking>& clients = {}) {
     EXPECT_OK(harness::WaitUntil(absl::StrCat(files, " held files"), [&] {
+      for (const auto& [client, answers] : clients) EXPECT_OK(client->Turn(*answers));
       const auto found = cluster_->GetService();
       return found.ok() && found->service().accounts().descriptors() == files;
     }));

@@ -66,7 +66,7 @@ TEST_F(FiledNativeTest, shouldFinishAFileThatIsDeletedBeforeItsOwnerDies) {
   EXPECT_FALSE(answers.IsAnswered(get));
   EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
   EXPECT_TRUE(answers.bytes(get) == content);
-  ExpectHeld(0);
+  ExpectHeld(0, {{client.get(), &answers}});
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST_F(FiledTest, shouldCancelWhatIsNotSentYet) {
   EXPECT_LT(answers.bytes(first).size(), info.size);
   EXPECT_LT(answers.bytes(second).size(), info.size);
   EXPECT_EQ(answers.bytes(last).size(), 10u);
-  ExpectHeld(0);
+  ExpectHeld(0, {{client.get(), &answers}});
 }
 
 // Such a client is told so, or loses its connection if there is no room to tell it.
