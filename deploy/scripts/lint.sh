@@ -65,7 +65,7 @@ export llvm=/usr/lib/llvm-14
 # tidy GENERATED MARKS RULES SCOPE FILE
 tidy() {
   # A header is C++, too.
-  local flags=(-x c++ -std=c++20 -I. -Iworker/kit/include -isystem "$1" -isystem /usr/include/libnl3
+  local flags=(-x c++ -std=c++20 -I. -Iworker/kit/include -Itests/kit/include -isystem "$1" -isystem /usr/include/libnl3
     -isystem "$llvm/include" -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
   [[ $5 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
   # A program that is built several times, each time with another value.
