@@ -133,7 +133,7 @@ void HeldFiles::Settle(Place& place) {
   if (!place.ended.empty()) reads_->RetryLater(*place.requester);
 }
 
-// What cannot be dropped now is dropped with the next one, or by the next owner.
+// A file that cannot be dropped now is dropped with the next one, or by the next owner.
 void HeldFiles::Drop(Place& place) {
   const bool has_work = place.has_lost || !place.to_drop.empty();
   if (!has_work || Clock::now() < refused_until_) return;

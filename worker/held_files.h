@@ -80,7 +80,7 @@ class HeldFiles {
     uint32_t senders = 0;
     bool is_kept = false;
   };
-  // What is to be done for a shard.
+  // The work that is left for a shard.
   struct Place {
     Shard* shard = nullptr;
     uint64_t epoch = 0;

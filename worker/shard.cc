@@ -698,8 +698,11 @@ void Shard::ForEachBufferInUse(const Connection& connection,
 void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
   const arena::Arena& arena = shards_->arena();
   const uint64_t buffer_bytes = arena.shape().buffer_bytes;
+  const auto visit_within = [&](uint64_t offset, uint64_t length) {
+    if (length <= buffer_bytes && offset <= buffer_bytes - length) visit(offset, length);
+  };
   const auto visit_buffer = [&](const Buffer& buffer) {
-    if (IsWithin(buffer, buffer_bytes)) visit(buffer.offset, buffer.length);
+    visit_within(buffer.offset, buffer.length);
   };
   const auto visit_requests = [&](const Connection& connection) {
     ForEachBufferInUse(connection,
@@ -722,14 +725,11 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
     visit_requests(others);
   }
   ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });
-  const auto visit_granted = [&](uint64_t offset, uint64_t length) {
-    if (length <= buffer_bytes && offset <= buffer_bytes - length) visit(offset, length);
-  };
   // The one in doubt is read before the records: once it is in doubt no more, its record is there.
-  visit_granted(shards_->in_doubt().offset(), shards_->in_doubt().length());
+  visit_within(shards_->in_doubt().offset(), shards_->in_doubt().length());
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     const arena::GrantRecord grant = arena::CopyOnce(arena.grant(i));
-    visit_granted(grant.offset, grant.length);
+    visit_within(grant.offset, grant.length);
   }
 }
 

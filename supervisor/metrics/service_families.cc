@@ -224,54 +224,71 @@ std::vector<Family> ShardLoads(const std::vector<DescribedService>& all) {
   return {std::move(sent), std::move(received), std::move(window)};
 }
 
+using HeapUse = internal::ShardHeap::Use;
+
 // An owner may say that the longest range has more than all of them.
-double FragmentationOf(const internal::ShardHeap::Use& use) {
+double FragmentationOf(const HeapUse& use) {
   if (use.free() <= use.largest_free()) return 0;
   return 1 - static_cast<double>(use.largest_free()) / static_cast<double>(use.free());
 }
 
+// An owner says these of its shard's heap.
+constexpr Metric<HeapUse> kHeapGauges[] = {
+    {"baton_shard_heap_kept_bytes",
+     "Of the heap, in allocations of the committed state, as its owner says.",
+     [](const HeapUse& use) { return static_cast<double>(use.kept()); }},
+    {"baton_shard_heap_scratch_bytes",
+     "Of the heap, in allocations that end with their owner, as it says.",
+     [](const HeapUse& use) { return static_cast<double>(use.scratch()); }},
+    {"baton_shard_heap_held_bytes",
+     "Of the heap, freed and maybe still in use by work requests, as its owner says.",
+     [](const HeapUse& use) { return static_cast<double>(use.held()); }},
+    {"baton_shard_heap_largest_free_bytes",
+     "Of the heap, in the longest free range, as its owner says.",
+     [](const HeapUse& use) { return static_cast<double>(use.largest_free()); }},
+};
+// Owners of former releases do not say these.
+constexpr Metric<HeapUse> kFreeHeapGauges[] = {
+    {"baton_shard_heap_free_bytes", "Of the heap, what could be allocated, as its owner says.",
+     [](const HeapUse& use) { return static_cast<double>(use.free()); }},
+    {"baton_shard_heap_rest_bytes",
+     "Of the heap, lost behind the last objects of blocks, as its owner says.",
+     [](const HeapUse& use) { return static_cast<double>(use.rest()); }},
+    {"baton_shard_heap_fragmentation_ratio",
+     "The part of the heap's free bytes that lies outside the longest free range, 0 to 1, as its "
+     "owner says.",
+     &FragmentationOf},
+};
+
 // Covers services whose shards have a heap. What an owner has not said is left out.
 std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
-  Family bytes = Family::Gauge("baton_shard_heap_bytes",
-                               "Registered memory that the shard's owner allocates from.");
-  Family kept = Family::Gauge("baton_shard_heap_kept_bytes",
-                              "Of the heap, in allocations of the committed state, as its owner "
-                              "says.");
-  Family scratch = Family::Gauge("baton_shard_heap_scratch_bytes",
-                                 "Of the heap, in allocations that end with their owner, as it "
-                                 "says.");
-  Family held = Family::Gauge("baton_shard_heap_held_bytes",
-                              "Of the heap, freed and maybe still in use by work requests, as its "
-                              "owner says.");
-  Family largest = Family::Gauge("baton_shard_heap_largest_free_bytes",
-                                 "Of the heap, in the longest free range, as its owner says.");
-  Family free = Family::Gauge("baton_shard_heap_free_bytes",
-                              "Of the heap, what could be allocated, as its owner says.");
-  Family rest = Family::Gauge("baton_shard_heap_rest_bytes",
-                              "Of the heap, lost behind the last objects of blocks, as its owner "
-                              "says.");
-  Family fragmentation = Family::Gauge("baton_shard_heap_fragmentation_ratio",
-                                       "The part of the heap's free bytes that lies outside the "
-                                       "longest free range, 0 to 1, as its owner says.");
-  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    for (int i = 0; i < described.shard_loads_size(); ++i) {
-      const internal::ShardHeap& heap = described.shard_loads(i).heap();
-      const Labels labels = {{"service", name}, {"shard", absl::StrCat(i)}};
-      if (heap.bytes() == 0) continue;
-      bytes.Add(labels, static_cast<double>(heap.bytes()));
-      if (!heap.has_use()) continue;
-      kept.Add(labels, static_cast<double>(heap.use().kept()));
-      scratch.Add(labels, static_cast<double>(heap.use().scratch()));
-      held.Add(labels, static_cast<double>(heap.use().held()));
-      largest.Add(labels, static_cast<double>(heap.use().largest_free()));
-      if (!heap.use().has_free()) continue;
-      free.Add(labels, static_cast<double>(heap.use().free()));
-      rest.Add(labels, static_cast<double>(heap.use().rest()));
-      fragmentation.Add(labels, FragmentationOf(heap.use()));
-    }
+  std::vector<Family> families;
+  const auto for_each_heap = [&](const auto& add) {
+    ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+      for (int i = 0; i < described.shard_loads_size(); ++i) {
+        const internal::ShardHeap& heap = described.shard_loads(i).heap();
+        if (heap.bytes() != 0) add({{"service", name}, {"shard", absl::StrCat(i)}}, heap);
+      }
+    });
+  };
+  Family& bytes = families.emplace_back(Family::Gauge(
+      "baton_shard_heap_bytes", "Registered memory that the shard's owner allocates from."));
+  for_each_heap([&](const Labels& labels, const internal::ShardHeap& heap) {
+    bytes.Add(labels, static_cast<double>(heap.bytes()));
   });
-  return {std::move(bytes),   std::move(kept), std::move(scratch), std::move(held),
-          std::move(largest), std::move(free), std::move(rest),    std::move(fragmentation)};
+  const auto add = [&](const Metric<HeapUse>& metric, const auto& is_said) {
+    Family& family = families.emplace_back(Family::Gauge(metric.name, metric.help));
+    for_each_heap([&](const Labels& labels, const internal::ShardHeap& heap) {
+      if (is_said(heap)) family.Add(labels, metric.value(heap.use()));
+    });
+  };
+  for (const Metric<HeapUse>& metric : kHeapGauges) {
+    add(metric, [](const internal::ShardHeap& heap) { return heap.has_use(); });
+  }
+  for (const Metric<HeapUse>& metric : kFreeHeapGauges) {
+    add(metric, [](const internal::ShardHeap& heap) { return heap.use().has_free(); });
+  }
+  return families;
 }
 
 constexpr std::string_view kKnown[] = {

@@ -28,8 +28,8 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // requests are short
 constexpr uint16_t kWindow = 32;
-// Of a file that is read and of a region. Whatever a message costs, in an emulated machine most of
-// all, is little beside what so many bytes cost.
+// The pieces of a file that is read and of a region. Whatever a message costs, in an emulated
+// machine most of all, is little beside what so many bytes cost.
 constexpr uint32_t kPieceBytes = 512 << 10;
 constexpr uint64_t kMostCachedBytes = uint64_t{1} << 30;
 

@@ -117,7 +117,7 @@ class StreamKillTest : public CrashTest {
     options.batond_arguments = {"--shard-heap-bytes", "1048576"};
     return options;
   }
-  // Of native workers of this object.
+  // The arguments for native workers of this object.
   static harness::ClusterOptions NativeOptions(harness::ClusterOptions options,
                                                const char* object) {
     options.native_object = harness::Binaries().Find(object).value();
@@ -143,7 +143,7 @@ class StreamKillTest : public CrashTest {
     ASSERT_FALSE(peer.disconnected);
     EXPECT_FALSE(peer.was_not_ready);
   }
-  // Of the service's only stream, which has everything answered: nothing is missing.
+  // Checks the service's only stream, which has everything answered: nothing is missing.
   void ExpectConserved(PeerThread& peer) {
     peer.Finish();
     std::string last;

@@ -46,8 +46,8 @@ class CrashPoints {
   CrashPoints(const CrashPoints&) = delete;
   CrashPoints& operator=(const CrashPoints&) = delete;
 
-  // Whoever makes the `passing`th passing of `point` from now on kills itself. REQUIRES: `point`
-  // is shorter than CrashPlan::kNameBytes.
+  // The process that makes the `passing`th passing of `point` from now on kills itself. REQUIRES:
+  // `point` is shorter than CrashPlan::kNameBytes.
   void Arm(const std::string& point, uint32_t passing) {
     plan_->left.store(0, std::memory_order_release);
     std::memcpy(plan_->name, point.c_str(), point.size() + 1);

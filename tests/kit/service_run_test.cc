@@ -1,5 +1,5 @@
-// What libbaton-testing does, with services of this tree. tests/worker/kit/kit_test.sh shows that
-// it can be used without the tree.
+// libbaton-testing does what it says, with services of this tree. tests/worker/kit/kit_test.sh
+// shows that it can be used without the tree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

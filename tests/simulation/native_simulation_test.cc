@@ -197,7 +197,7 @@ struct Truth {
   std::map<uint64_t, uint64_t> stamps;          // at the beginning of each object, by offset
 };
 
-// What an owner does with the heap of its shard, as the worker library does. Where there is none,
+// An owner uses the heap of its shard, as the worker library does. Where there is none,
 // nothing happens, and no die is thrown.
 class OwnersHeap {
  public:

@@ -146,9 +146,9 @@ class SendingOwner {
   FileSender::Options pipeline = {.piece_bytes = kPieceBytes, .depth = 4};
   std::unique_ptr<RegionCache> regions;
   uint64_t own_held = 0;  // the service's own
-  // Of the transfer that has begun last.
+  // The status of the transfer that has begun last.
   absl::Status hold_status, region_status;
-  // Of the one that was staged to its end last.
+  // The status of the one that was staged to its end last.
   Connection* last = nullptr;
   uint64_t last_sends = 0;
 
@@ -352,7 +352,7 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
     };
     return owner;
   }
-  // What owners send from now on: a memfd with the same bytes, from its own memory.
+  // Owners send this from now on: a memfd with the same bytes, from its own memory.
   void SendMemory(const RegionCache::Options& cache) {
     std::copy(content.begin(), content.end(), memory.data());
     sent = "/proc/self/fd/" + std::to_string(memory.fd());

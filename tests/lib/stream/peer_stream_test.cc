@@ -44,6 +44,16 @@ class PeerStreamTest : public ::testing::Test {
       EXPECT_FALSE(end->disconnected);
     }
   }
+  // Messages for which there is no credit find no receive.
+  void ExpectNotReady() {
+    for (int i = 0; i <= kWindow; ++i) b.RingWrongly();
+    EXPECT_TRUE(driver::testing::Pump(
+        [&] {
+          a.Progress();
+          b.Turn();
+        },
+        [&] { return b.was_not_ready; }));
+  }
   bool HasAllArrived() const {
     return a.sent == a.to_send && b.sent == b.to_send && a.answers == b.sent && b.answers == a.sent;
   }
@@ -79,13 +89,7 @@ TEST_F(PeerStreamTest, shouldGetMoreMessagesThanTheWindowAndReleaseThemTogether)
 // The control of the other tests.
 TEST_F(PeerStreamTest, shouldBeFoundNotReadyWithoutCredit) {
   ASSERT_NO_FATAL_FAILURE(Establish());
-  for (int i = 0; i <= kWindow; ++i) b.RingWrongly();
-  EXPECT_TRUE(driver::testing::Pump(
-      [&] {
-        a.Progress();
-        b.Turn();
-      },
-      [&] { return b.was_not_ready; }));
+  ExpectNotReady();
 }
 
 // The control of tests whose other end is a service: with its number of retries, nothing fails.
@@ -93,13 +97,7 @@ TEST_F(PeerStreamTest, shouldBeFoundNotReadyAlthoughItIsTriedAgain) {
   if (fabric.device != "soft") GTEST_SKIP() << "only counters of the device tell";
   a.rnr_retry_count = verbs::ConnectionParameters().rnr_retry_count;
   ASSERT_NO_FATAL_FAILURE(Establish());
-  for (int i = 0; i <= kWindow; ++i) b.RingWrongly();
-  EXPECT_TRUE(driver::testing::Pump(
-      [&] {
-        a.Progress();
-        b.Turn();
-      },
-      [&] { return b.was_not_ready; }));
+  ExpectNotReady();
   EXPECT_FALSE(b.disconnected);
 }
 

@@ -17,7 +17,7 @@ class Echo : public baton::Service {
     const uint64_t receives = uint64_t{shard.index()} * 2 * capacity.shared_receive_queue_depth;
     return {(answers + receives + slot) * kBytes, length};
   }
-  // Of the next send. No other that is outstanding has it.
+  // Returns a part of the buffers for the next send. No other that is outstanding has it.
   static baton::Buffer AnswerBuffer(const baton::Shard& shard, const baton::Connection& connection,
                                     uint32_t length) {
     const uint64_t sends = uint64_t{2} * shard.worker().capacity().send_queue_depth;

@@ -20,7 +20,7 @@ class Echo : public baton::Service {
     const uint64_t receives = uint64_t{shard.index()} * 2 * capacity.shared_receive_queue_depth;
     return {(answers + receives + slot) * kBytes, length};
   }
-  // Of the next send. No other that is outstanding has it.
+  // Returns a part of the buffers for the next send. No other that is outstanding has it.
   baton::Buffer AnswerBuffer(baton::Connection connection, uint32_t length) const {
     const uint64_t sends = uint64_t{2} * capacity.send_queue_depth;
     return {(connection.index() * sends + connection.next_send() % sends) * kBytes, length};
