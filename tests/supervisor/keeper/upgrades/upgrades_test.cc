@@ -173,7 +173,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramRefusesAShard) {
 }
 
 TEST_F(UpgradesTest, shouldNotTouchTheShardsBeforeTheNewProgramIsReadyAndHealthy) {
-  StartService([](v1::ServiceConfig* service) { service->set_ready_timeout_ms(300); });
+  StartService([](v1::ServiceConfig* service) { service->set_ready_timeout_ms(3000); });
   const auto epoch = [this] { return keeper_.Describe().shards(0).epoch(); };
   const uint64_t before = epoch();
   EXPECT_THAT(UpgradeTo({"--fault", "unhealthy"}, v1::UPGRADE_PHASE_FAILED).detail(),
@@ -186,7 +186,7 @@ TEST_F(UpgradesTest, shouldNotTouchTheShardsBeforeTheNewProgramIsReadyAndHealthy
 
 TEST_F(UpgradesTest, shouldKillANewProgramThatNeverGetsReadyAndDoesNotEnd) {
   StartService([](v1::ServiceConfig* service) {
-    service->set_ready_timeout_ms(300);
+    service->set_ready_timeout_ms(3000);
     service->set_stop_timeout_ms(100);
   });
   EXPECT_THAT(UpgradeTo({"--fault", "never-ready"}, v1::UPGRADE_PHASE_FAILED).detail(),
