@@ -20,6 +20,7 @@ class Crc32cTest : public ::testing::TestWithParam<Checksum> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Chosen, Crc32cTest, ::testing::Values(&Crc32c));
+INSTANTIATE_TEST_SUITE_P(Instruction, Crc32cTest, ::testing::Values(&Crc32cByInstruction));
 INSTANTIATE_TEST_SUITE_P(Table, Crc32cTest, ::testing::Values(&Crc32cByTable));
 
 // The examples of RFC 3720, appendix B.4.
