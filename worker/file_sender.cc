@@ -29,10 +29,20 @@ constexpr uint32_t kHeaderBytes = sizeof(stream::PieceHeader);
 constexpr uint32_t kPiecesPerRing = 4;
 constexpr int kRounds = 2;
 
-bool IsSameFile(const FileTransfer& one, const FileTransfer& other) {
+// A memfd of which regions are made.
+bool IsSealed(int fd) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & kNeeded) == kNeeded;
+}
+
+// A device's driver that registers a memfd makes its pages writable in another mapping, and the
+// kernel takes that for a change (fault_dirty_shared_page): so its time says nothing.
+bool IsSameFile(int fd, const FileTransfer& one, const FileTransfer& other) {
+  const bool is_same_time =
+      one.mtime_seconds == other.mtime_seconds && one.mtime_nanoseconds == other.mtime_nanoseconds;
   return one.device == other.device && one.inode == other.inode && one.size == other.size &&
-         one.mtime_seconds == other.mtime_seconds &&
-         one.mtime_nanoseconds == other.mtime_nanoseconds;
+         (is_same_time || IsSealed(fd));
 }
 
 // A read by O_DIRECT writes into memory by the device, even after the process is gone.
@@ -56,9 +66,7 @@ absl::Status PrepareDescriptor(int fd) {
 
 // Returns why RegisterMemory would refuse the file. It asks for nothing else of a memfd.
 absl::Status CheckRegistrable(int fd) {
-  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & kNeeded) != kNeeded) {
+  if (!IsSealed(fd)) {
     return Invalid("file: it is no memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW");
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
@@ -203,7 +211,7 @@ absl::Status FileSender::CheckSame(int fd, const FileTransfer& state) {
         absl::StrCat("the file of transfer ", state.transfer, " was not found"));
   }
   BATON_ASSIGN_OR_RETURN(const FileTransfer identity, Identify(fd));
-  if (IsSameFile(identity, state)) return absl::OkStatus();
+  if (IsSameFile(fd, identity, state)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("the file is another one than transfer ",
                                                     state.transfer,
                                                     " began with, or was changed: begin anew"));
@@ -227,7 +235,7 @@ absl::Status FileSender::FindFile(FileReads& reads, const FileTransfer& state,
 
 absl::Status FileSender::CheckUnchanged() const {
   BATON_ASSIGN_OR_RETURN(const FileTransfer identity, Identify(file_.get()));
-  if (IsSameFile(identity, state_)) return absl::OkStatus();
+  if (IsSameFile(file_.get(), identity, state_)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the file was changed while it was sent, from byte ", state_.next, " on: begin anew"));
 }

@@ -20,7 +20,8 @@
 //
 // A memfd can be sent without a copy. If Options has a cache of regions, the memfd is registered,
 // and pieces are sent from it. The checksum is of the bytes that this process sees before it stages
-// a piece, so they must not change until the peer has them.
+// a piece, so they must not change until the peer has them. Nobody notices a change of a memfd
+// whose size is sealed: its time changes when it is registered, too.
 #ifndef WORKER_FILE_SENDER_H_
 #define WORKER_FILE_SENDER_H_
 
@@ -87,8 +88,7 @@ class FileSender {
     // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, and open for writing, too.
     // Outlives the transfers. Call its TakeOver in OnAdopt. What is not in the cache is registered,
     // for which the worker's thread waits. Where that is refused, and for other files, there are
-    // reads. Null: there are always reads. Leave it null on Soft-RoCE: transfers from regions have
-    // stood still there, and it is not known why.
+    // reads. Null: there are always reads.
     RegionCache* regions = nullptr;
   };
   struct Range {

@@ -849,6 +849,27 @@ TEST_P(FileSenderTest, shouldGoOnWithAMemfdWhenOwnersDie) {
   for (const SendingOwner& owner : owners) EXPECT_EQ(owner.region_status, absl::OkStatus());
 }
 
+// To register memory with an RDMA device changes its file's time.
+TEST_P(FileSenderTest, shouldGoOnWithAMemfdWhoseTimeChanges) {
+  SendMemory({});
+  AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  SendingOwner& next = AddOwner();
+  peer.keeps = true;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
+  std::array<timespec, 2> times = {timespec{1, 0}, timespec{1, 0}};
+  ASSERT_EQ(futimens(memory.fd(), times.data()), 0);
+  ASSERT_EQ(HandoffWith(peer, next), absl::OkStatus());
+  times[1].tv_sec = 2;
+  ASSERT_EQ(futimens(memory.fd(), times.data()), 0);
+  peer.keeps = false;
+  peer.stream.ReleaseKept();
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  ExpectNothingLeft(peer);
+}
+
 TEST_P(FileSenderTest, shouldReadAMemfdThatTheCacheRefuses) {
   SendMemory({.most_bytes = 4096});
   SendingOwner& owner = AddOwner();
