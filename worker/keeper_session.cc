@@ -74,6 +74,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!wait) lock.lock();
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
+  deadline_ns_ = MonotonicNanoseconds() + ReplyTimeoutNs();
   if (tie_ == Tie::kUp) {
     TakeLateReplies();
     RevokeUnwanted();
@@ -121,7 +122,7 @@ absl::Status KeeperSession::SendOnce(const internal::WorkerRequest& request, con
   }
   const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
   // The rest of a request that is not sent at once is sent while the reply is awaited.
-  absl::Status sent = channel_.Send(request, with, wait ? 0 : reply_timeout_ms_);
+  absl::Status sent = channel_.Send(request, with, wait ? 0 : LeftMs());
   if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   due_.push_back(request);  // also one that is still on its way
@@ -268,11 +269,10 @@ absl::Status KeeperSession::AskForSession(const std::string& socket) {
 
 // A keeper for which another request has waited in vain is not waited for again.
 absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
-  const uint64_t deadline = MonotonicNanoseconds() + (is_silent_ ? 0 : ReplyTimeoutNs());
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool resumed, ResumeLocked());
     if (resumed) return absl::OkStatus();
-    if (MonotonicNanoseconds() >= deadline) {
+    if (is_silent_ || LeftMs() == 0) {
       is_silent_ = true;
       return NoKeeperYet();
     }
@@ -282,15 +282,19 @@ absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
 
 absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wait,
                                     std::vector<FileDescriptor>* descriptors) {
-  if (!wait) return channel_.Receive(reply, reply_timeout_ms_, descriptors);
-  const uint64_t deadline = MonotonicNanoseconds() + ReplyTimeoutNs();
+  if (!wait) return channel_.Receive(reply, LeftMs(), descriptors);
   for (;;) {
     absl::Status received = channel_.Receive(reply, 0, descriptors);
-    const uint64_t now = MonotonicNanoseconds();
-    if (!absl::IsDeadlineExceeded(received) || now >= deadline) return received;
+    const int left_ms = LeftMs();
+    if (!absl::IsDeadlineExceeded(received) || left_ms == 0) return received;
     const short events = channel_.pending() ? POLLIN | POLLOUT : POLLIN;
-    wait({channel_.fd(), events, 0}, static_cast<int>((deadline - now) / kMillisecondNs + 1));
+    wait({channel_.fd(), events, 0}, left_ms);
   }
+}
+
+int KeeperSession::LeftMs() const {
+  const uint64_t now = MonotonicNanoseconds();
+  return now >= deadline_ns_ ? 0 : static_cast<int>((deadline_ns_ - now) / kMillisecondNs + 1);
 }
 
 absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& options,

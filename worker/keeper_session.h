@@ -35,10 +35,12 @@ namespace baton {
 // (KeepResumable). Until then SetReady, TakeOver, Listen, Connect, Grant, Revoke and the requests
 // about descriptors wait. They send their request again under its number, so it is executed once.
 //
-// A caller waits for 10 s at most. If it has waited in vain, its request may still be executed, and
-// until it is answered nothing more is asked: later calls fail at once, with kUnavailable, so that
-// many of them together do not stall the worker. Once the keeper answers, the session revokes the
-// grants that were made too late for their callers, and those of which Revoke() has failed so.
+// A caller waits for 10 s at most, however many keepers die meanwhile, and before that for a caller
+// of another thread. If it has waited in vain, its request may still be executed, and until it is
+// answered nothing more is asked: later calls fail at once, with kUnavailable, so that many of them
+// together do not stall the worker. Once the keeper answers, the session revokes the grants that
+// were made too late for their callers, and those of which Revoke() has failed so. It unregisters
+// no region: Worker::Regions() has it.
 class KeeperSession {
  public:
   static constexpr int kReplyTimeoutMs = 10'000;
@@ -129,6 +131,8 @@ class KeeperSession {
   absl::Status AwaitResumption(const Wait& wait);
   absl::Status AskForSession(const std::string& socket);
   absl::Status UseNextKeeper(const std::string& socket);
+  // Returns how long the caller may still wait.
+  int LeftMs() const;
 
   Wait wait_;                       // empty: poll(2)
   const pid_t process_ = getpid();  // the process that has the session
@@ -138,7 +142,8 @@ class KeeperSession {
 
   int reply_timeout_ms_ = kReplyTimeoutMs;
   std::mutex mutex_;
-  MessageChannel channel_;  // guarded by mutex_
+  MessageChannel channel_;    // guarded by mutex_
+  uint64_t deadline_ns_ = 0;  // guarded by mutex_; the caller's, of CLOCK_MONOTONIC
   // Guarded by mutex_: the requests that were sent and not answered, oldest first. At most: those
   // that revoke the unwanted grants, or another, and Detach.
   std::deque<internal::WorkerRequest> due_;

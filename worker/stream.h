@@ -27,7 +27,8 @@
 // owner's successor goes on exactly. Every call may change the state, also one that fails: so set
 // the state once, last. With CommitMode::kAfterEachBatch, keep the Stream until the batch is
 // committed, since Connection::state() is that of the last commit. Load it again after
-// Shard::Abandon, and in each epoch.
+// Shard::Abandon, and in each epoch. After Shard::Abandon call HeapGrants::RevokeLost if a ring was
+// opened: otherwise its grant and its memory are nobody's until the next owner.
 //
 // A transaction has at most 4096 requests, of which the library leaves 256 to each completion. A
 // handler that stages more than that calls OnCompletion and Release first: credit that finds no

@@ -297,6 +297,31 @@ TEST_F(SilentKeeperTest, shouldNotBeWaitedForAgainWhenNoneFollows) {
   EXPECT_EQ(waits, 0);
 }
 
+// The data path needs no keeper, so it must not wait for one that is there again and again.
+TEST_F(SilentKeeperTest, shouldNotBeFollowedWithoutEnd) {
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.File("socket");
+  const FileDescriptor listening = ListenUnix(path, 8, 0600).value();
+  internal::Attached attached;
+  attached.set_session_key("key");
+  session->KeepResumable(path, attached);
+  keeper.reset();
+  int deaths = 0;
+  session->WaitWith([&](pollfd socket, int) {
+    if (socket.fd < 0) {
+      keeper.emplace(FileDescriptor(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+      EXPECT_TRUE(Next().has_resume());
+      EXPECT_EQ(keeper->Send(internal::WorkerReply()), absl::OkStatus());
+      return;
+    }
+    EXPECT_TRUE(Next().has_listen());
+    constexpr int kMostDeaths = 20'000;  // take longer than the caller waits
+    ++deaths < kMostDeaths ? keeper.reset() : ReplyWithPort();
+  });
+  session->SetReplyTimeout(5);
+  EXPECT_FALSE(session->Listen("127.0.0.1", 0).ok());
+}
+
 // Keepers that die of what asks to attach, one after the other, at one socket.
 class DyingKeepers {
  public:

@@ -101,6 +101,7 @@ class Files final : public Service {
     std::cerr << "connection " << connection.index() << ": " << status << std::endl;
     Shard& shard = connection.shard();
     shard.Abandon();
+    HeapGrants::RevokeLost(shard).IgnoreError();  // of a ring that was opened
     senders_.erase(&connection);
     (asks ? shard.Reject(connection) : shard.Disconnect(connection)).IgnoreError();
   }

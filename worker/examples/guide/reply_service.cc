@@ -6,6 +6,7 @@
 
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/heap_grants.h"
 
 namespace baton::guide {
 
@@ -28,6 +29,7 @@ void ReplyService::OnCompletion(Shard& shard, const Completion& done) {
   if (status.ok()) return;
   std::cerr << "connection " << connection.index() << " is disconnected: " << status << std::endl;
   shard.Abandon();
+  HeapGrants::RevokeLost(shard).IgnoreError();  // of a lease that was allocated for this message
   shard.Disconnect(connection).IgnoreError();
 }
 

@@ -53,6 +53,7 @@ class Tallies final : public Service {
     if (status.ok()) return;
     std::cerr << "connection " << connection.index() << ": " << status << std::endl;
     shard.Abandon();
+    HeapGrants::RevokeLost(shard).IgnoreError();  // of a ring that was opened
     const bool asks = done.kind == Completion::Kind::kConnectRequest;
     (asks ? shard.Reject(connection) : shard.Disconnect(connection)).IgnoreError();
   }

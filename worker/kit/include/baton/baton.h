@@ -563,9 +563,10 @@ struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t byt
  *
  * Everything is staged. The bytes baton_stream_state() are kept in the connection's state. Every
  * function that takes a stream without `const` may change them, also if it fails: call
- * baton_set_state() once, last. After baton_abandon(), and for each epoch, load the stream anew. An
- * error of baton_stream_completed() means that the peer is wrong: disconnect it. In on_adopt() an
- * owner calls baton_free_lost() with the rings of all connections. */
+ * baton_set_state() once, last. After baton_abandon(), and for each epoch, load the stream anew.
+ * After baton_abandon() also call baton_revoke_lost() if a stream was accepted. An error of
+ * baton_stream_completed() means that the peer is wrong: disconnect it. In on_adopt() an owner
+ * calls baton_free_lost() with the rings of all connections. */
 
 /* The bytes of a stream at the beginning of the state that baton_load_stream() is given. */
 #define BATON_STREAM_STATE_BYTES 128
