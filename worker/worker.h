@@ -617,10 +617,11 @@ class Worker {
   // with F_SEAL_SHRINK and F_SEAL_GROW, and writable. `access`: 0, or verbs::kRemoteRead. The
   // driver maps the memfd; the application maps it for itself. Blocks like GrantRemoteAccess, and
   // counts as a grant of as many bytes. Registering takes time for each page; shards are served
-  // meanwhile. If this worker dies before it has the answer, the region is unregistered. kNotFound:
-  // no such descriptor is held. kInvalidArgument: the message names the argument, or the seal that
-  // is missing. kResourceExhausted: 64 regions exist, or the message names the quota or limit.
-  // kUnimplemented: the service's driver is of an earlier release.
+  // meanwhile. If this worker dies before it has the answer, or has waited in vain for it, the
+  // region is unregistered. kNotFound: no such descriptor is held. kInvalidArgument: the message
+  // names the argument, or the seal that is missing. kResourceExhausted: 64 regions exist, or the
+  // message names the quota or limit. kUnimplemented: the service's driver is of an earlier
+  // release.
   virtual absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset,
                                                 uint64_t length, uint32_t access = 0) = 0;
   // REQUIRES: no worker has staged a request that names the region: the driver takes it for
