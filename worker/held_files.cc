@@ -20,7 +20,7 @@ HeldFiles::HeldFiles(FileReads* reads)
 
 HeldFiles::~HeldFiles() = default;
 
-// The first call of an epoch finds what former owners left.
+// The first call of an epoch lists what former owners left.
 HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
   Place& place = places_[shard.index()];
   if (place.epoch == shard.epoch()) return place;
@@ -29,7 +29,6 @@ HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
   place.epoch = shard.epoch();
   place.requester =
       std::make_unique<FileRequester>(reads_, &shard, [this, &place] { Settle(place); });
-  place.has_lost = true;
   WakeSoon(place);
   return place;
 }
@@ -39,7 +38,8 @@ void HeldFiles::WakeSoon(Place& place) { reads_->WakeSoon(*place.requester); }
 void HeldFiles::Adopt(Shard& shard) {
   if (shard.epoch() == 0) return;
   Place& place = PlaceOf(shard);
-  place.has_lost = true;
+  place.is_listed = false;
+  place.drops_lost = true;
   WakeSoon(place);
 }
 
@@ -74,7 +74,7 @@ absl::StatusOr<uint64_t> HeldFiles::Hold(Shard& shard, int fd) {
   }
   NoteRefusal(number.status());
   if (absl::IsDeadlineExceeded(number.status())) {
-    place.has_lost = true;  // it may be held nevertheless
+    place.is_listed = false;  // it may be held nevertheless
     WakeSoon(place);
   }
   return number;
@@ -135,12 +135,12 @@ void HeldFiles::Settle(Place& place) {
 
 // A file that cannot be dropped now is dropped with the next one, or by the next owner.
 void HeldFiles::Drop(Place& place) {
-  const bool has_work = place.has_lost || !place.to_drop.empty();
+  const bool has_work = !place.is_listed || !place.to_drop.empty();
   if (!has_work || Clock::now() < refused_until_) return;
-  if (place.has_lost) {
-    const absl::Status found = FindLost(place);
-    if (!found.ok()) return NoteRefusal(found);
-    place.has_lost = false;
+  if (!place.is_listed) {
+    const absl::Status listed = ListHeld(place);
+    if (!listed.ok()) return NoteRefusal(listed);
+    place.is_listed = true;
   }
   while (!place.to_drop.empty()) {
     const uint64_t number = place.to_drop.back();
@@ -155,7 +155,7 @@ void HeldFiles::Drop(Place& place) {
   }
 }
 
-absl::Status HeldFiles::FindLost(Place& place) {
+absl::Status HeldFiles::ListHeld(Place& place) {
   BATON_ASSIGN_OR_RETURN(const std::vector<uint64_t> held,
                          worker_.HeldDescriptors(TagOf(*place.shard)));
   const auto waits = [&](uint64_t number) {
@@ -163,6 +163,7 @@ absl::Status HeldFiles::FindLost(Place& place) {
                        [&](const Ended& ended) { return ended.number == number; });
   };
   place.held = {held.begin(), held.end()};
+  if (!place.drops_lost) return absl::OkStatus();
   for (const uint64_t number : held) {
     if (!users_.contains(number) && !waits(number)) place.to_drop.push_back(number);
   }

@@ -681,7 +681,7 @@ struct baton_file_transfer {
   uint32_t reserved;
   uint64_t next; /* the first byte that is not sent */
   uint64_t end;
-  uint64_t held; /* of the range */
+  uint64_t held; /* of the range, or what the library has handed to the driver; 0: none */
 };
 
 /* Begins a transfer. Call baton_advance_file() in the same transaction. BATON_INVALID_ARGUMENT: the
@@ -690,8 +690,10 @@ struct baton_file_transfer {
 int baton_send_file(struct baton_worker* worker, struct baton_connection* connection,
                     const struct baton_file* file, const struct baton_file_range* range,
                     struct baton_file_sender** sender);
-/* Goes on with what was committed. `wake` is called soon. Also BATON_FAILED_PRECONDITION: the file
- * is another one, or has been changed since. BATON_DATA_LOSS: `transfer` is none. */
+/* Goes on with what was committed. Call it in on_adopt(): when that has returned, the library drops
+ * the files that it has handed to the driver and that no transfer has. `wake` is called soon. Also
+ * BATON_FAILED_PRECONDITION: the file is another one, or has been changed since. BATON_DATA_LOSS:
+ * `transfer` is none. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
                       const struct baton_file* file, const struct baton_file_transfer* transfer,
                       struct baton_file_sender** sender);
