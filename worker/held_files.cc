@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 constexpr std::chrono::seconds kRest{60};
+constexpr uint32_t kMostRetryMs = 128;
 
 uint64_t TagOf(const Shard& shard) { return HeldFiles::kTag + shard.index(); }
 
@@ -105,6 +106,7 @@ void HeldFiles::End(Connection& connection, uint64_t number, RegionCache::Lease 
   Place& place = PlaceOf(shard);
   place.ended.push_back(
       {&connection, connection.generation(), connection.next_send(), number, std::move(region)});
+  place.retry_ms = FileReads::kRetryMs;
   WakeSoon(place);
 }
 
@@ -122,7 +124,8 @@ bool HeldFiles::IsOver(const Ended& ended) {
 }
 
 // The shard was committed just before, unless the mode is CommitMode::kManual. Completions come
-// without a call of this class, so it looks again in a moment.
+// without a call of this class, so it looks again in a moment, and ever more seldom: a peer may
+// keep a send from completing for long.
 void HeldFiles::Settle(Place& place) {
   std::erase_if(place.ended, [&](const Ended& ended) {
     if (!IsOver(ended)) return false;
@@ -130,7 +133,9 @@ void HeldFiles::Settle(Place& place) {
     return true;
   });
   Drop(place);
-  if (!place.ended.empty()) reads_->RetryLater(*place.requester);
+  if (place.ended.empty()) return;
+  reads_->RetryLater(*place.requester, place.retry_ms);
+  place.retry_ms = std::min(2 * place.retry_ms, kMostRetryMs);
 }
 
 // A file that cannot be dropped now is dropped with the next one, or by the next owner.

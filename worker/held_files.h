@@ -86,6 +86,7 @@ class HeldFiles {
     uint64_t epoch = 0;
     bool is_listed = false;   // `held` has what former owners left
     bool drops_lost = false;  // Adopt was called
+    uint32_t retry_ms = FileReads::kRetryMs;
     std::vector<Ended> ended;
     std::vector<uint64_t> to_drop;
     std::set<uint64_t> held;  // with the shard's tag: others are the application's
