@@ -85,10 +85,10 @@ class FileSender {
     // sent sooner than that. UINT64_MAX: none is held.
     uint64_t hold_from_bytes = 1 << 20;
     // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, and open for writing, too.
-    // Outlives the transfers. Call its TakeOver in OnAdopt. What is not in the cache is registered,
-    // for which the worker's thread waits. Where that is refused, and for other files, there are
-    // reads. Null: there are always reads. Leave it null on Soft-RoCE: transfers from regions have
-    // stood still there, and it is not known why.
+    // Outlives the transfers. Call its TakeOver when all shards have come. What is not in the cache
+    // is registered, for which the worker's thread waits. Where that is refused, and for other
+    // files, there are reads. Null: there are always reads. Leave it null on Soft-RoCE: transfers
+    // from regions have stood still there, and it is not known why.
     RegionCache* regions = nullptr;
   };
   struct Range {
