@@ -74,7 +74,7 @@ absl::StatusOr<uint64_t> HeldFiles::Hold(Shard& shard, int fd) {
     return number;
   }
   NoteRefusal(number.status());
-  if (absl::IsDeadlineExceeded(number.status())) {
+  if (absl::IsDeadlineExceeded(number.status()) || absl::IsUnavailable(number.status())) {
     place.is_listed = false;  // it may be held nevertheless
     WakeSoon(place);
   }

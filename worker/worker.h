@@ -627,7 +627,8 @@ class Worker {
   // REQUIRES: no worker has staged a request that names the region: the driver takes it for
   // misconduct when a worker commits one afterwards. OK: the device does not read the memory any
   // more. kFailedPrecondition: committed requests that name the region have not completed; nothing
-  // has happened. kNotFound: there is no such region.
+  // has happened. kNotFound: there is no such region. After any other error it may be gone, or go
+  // yet: name it no more, and look at Regions() before another try.
   virtual absl::Status UnregisterMemory(uint32_t id) = 0;
   // Returns the service's regions, whoever registered them, by id. Allocates memory.
   virtual std::vector<Region> Regions() const = 0;

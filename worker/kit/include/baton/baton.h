@@ -545,7 +545,9 @@ int baton_register_memory(struct baton_worker* worker, uint64_t descriptor, uint
                           uint64_t length, uint32_t access, struct baton_region* region);
 /* Requires that no worker has staged a request that names the region. Blocks. BATON_OK: the device
  * does not read the memory any more. BATON_FAILED_PRECONDITION: committed requests that name it
- * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. */
+ * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. After any
+ * other error it may be gone, or go yet: name it no more, and look at baton_for_each_region() before
+ * another try. */
 int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
 /* Calls `visit` for each region of the service, whichever worker registered it, by id. Does not
  * block. `visit` may call any function. */
@@ -608,8 +610,8 @@ int baton_stream_completed(struct baton_stream* stream, const struct baton_compl
 int baton_stream_release(struct baton_stream* stream, const struct baton_stream_event* event);
 /* Sends the bytes of at most 4 buffers as one message. They must not change until the send has
  * completed. Memory of the heap may be freed in the same transaction. BATON_RESOURCE_EXHAUSTED: the
- * peer has no room now. Try again when an event has credit. BATON_INVALID_ARGUMENT: longer than the
- * peer's ring. */
+ * peer has no room now. Try again when an event has credit. Or the transaction is full: commit, and
+ * try again. BATON_INVALID_ARGUMENT: longer than the peer's ring. */
 int baton_stream_send(struct baton_stream* stream, const struct baton_buffer* buffers,
                       uint32_t buffer_count);
 /* The same for bytes anywhere, which are copied into the heap. BATON_RESOURCE_EXHAUSTED may also be
