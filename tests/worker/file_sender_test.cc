@@ -879,6 +879,21 @@ TEST_P(FileSenderTest, shouldReadAMemfdThatTheCacheRefuses) {
   ExpectNothingLeft(peer);
 }
 
+// Nobody is asked to register it.
+TEST_P(FileSenderTest, shouldReadAMemfdThatIsSealedAgainstWriting) {
+  SendMemory({});
+  ASSERT_EQ(fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  EXPECT_THAT(owner.region_status.ToString(), HasSubstr("sealed against writing"));
+  EXPECT_EQ(owner.regions->statistics().misses, 0u);
+  EXPECT_GT(owner.reads().statistics().reads, 0u);
+  ExpectNothingLeft(peer);
+}
+
 TEST_P(FileSenderTest, shouldReadAFileThatIsNoMemfd) {
   regions.emplace();
   SendingOwner& owner = AddOwner();
