@@ -8,7 +8,8 @@
 //
 // A number in a state names a file. The driver knows nothing of transactions. So a file is dropped
 // only when no committed state needs it, and an owner that dies before that leaves files that its
-// successor drops.
+// successor drops. With CommitMode::kManual the service commits the end of a transfer before the
+// next Poll.
 #ifndef WORKER_HELD_FILES_H_
 #define WORKER_HELD_FILES_H_
 
