@@ -401,10 +401,10 @@ void FileReads::Core::WakeSoon(FileRequester& requester) {
 }
 
 void FileReads::Core::RetryLater(FileRequester& requester, uint32_t milliseconds) {
-  if (std::exchange(requester.retries_, true)) return;
-  retries_.push_back(requester.id_);
+  const bool is_armed = !retries_.empty();
+  if (!std::exchange(requester.retries_, true)) retries_.push_back(requester.id_);
   // One timer is for all: none waits longer because of another.
-  if (retries_.size() > 1 && milliseconds >= retry_ms_) return;
+  if (is_armed && milliseconds >= retry_ms_) return;
   retry_ms_ = std::clamp(milliseconds, uint32_t{1}, kMostRetryMs);
   const itimerspec soon = {{}, {0, long{1'000'000} * retry_ms_}};
   (void)timerfd_settime(timer_.get(), 0, &soon, nullptr);

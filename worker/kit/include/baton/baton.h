@@ -546,8 +546,8 @@ int baton_register_memory(struct baton_worker* worker, uint64_t descriptor, uint
 /* Requires that no worker has staged a request that names the region. Blocks. BATON_OK: the device
  * does not read the memory any more. BATON_FAILED_PRECONDITION: committed requests that name it
  * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. After any
- * other error it may be gone, or go yet: name it no more, and look at baton_for_each_region() before
- * another try. */
+ * other error it may be gone, or go yet: name it no more, and look at baton_for_each_region()
+ * before another try. */
 int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
 /* Calls `visit` for each region of the service, whichever worker registered it, by id. Does not
  * block. `visit` may call any function. */
