@@ -24,7 +24,7 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kMostReads = 1024;
-constexpr long kRetryNanoseconds = 2'000'000;
+constexpr uint32_t kMostRetryMs = 999;  // an itimerspec has them as nanoseconds
 
 absl::Status CheckService(const Capacity& capacity) {
   if (!capacity.outside_effects) {
@@ -69,7 +69,7 @@ class FileReads::Core {
   void Submit(FileRequester& requester);
   void Release(uint32_t index);
   void WakeSoon(FileRequester& requester);
-  void RetryLater(FileRequester& requester);
+  void RetryLater(FileRequester& requester, uint32_t milliseconds);
   void Finish(const Shard& shard);
   Progress ProgressOf(uint32_t index) const;
   absl::Status ErrorOf(uint32_t index) const;
@@ -127,6 +127,7 @@ class FileReads::Core {
   std::unordered_map<uint64_t, FileRequester*> requesters_;
   uint64_t next_id_ = 1;
   std::vector<uint64_t> due_, woken_, retries_;
+  uint32_t retry_ms_ = 0;             // of the timer, if there are retries
   std::deque<uint64_t> waiting_;      // for a piece, in the order in which they asked
   uint64_t first_ = 0;                // may take one before those that wait
   FileRequester* current_ = nullptr;  // looks at its pieces by itself
@@ -217,7 +218,7 @@ absl::StatusOr<FileReads::Piece> FileReads::Core::Start(FileRequester& requester
   }
   const absl::StatusOr<Buffer> memory = shard.heap().AllocateScratch(bytes);
   if (!memory.ok()) {
-    if (absl::IsResourceExhausted(memory.status())) RetryLater(requester);
+    if (absl::IsResourceExhausted(memory.status())) RetryLater(requester, kRetryMs);
     return memory.status();
   }
   const uint32_t index = free_.back();
@@ -399,11 +400,13 @@ void FileReads::Core::WakeSoon(FileRequester& requester) {
   Signal();
 }
 
-void FileReads::Core::RetryLater(FileRequester& requester) {
-  if (std::exchange(requester.retries_, true)) return;
-  retries_.push_back(requester.id_);
-  if (retries_.size() > 1) return;  // those before must not wait longer for it
-  const itimerspec soon = {{}, {0, kRetryNanoseconds}};
+void FileReads::Core::RetryLater(FileRequester& requester, uint32_t milliseconds) {
+  const bool is_armed = !retries_.empty();
+  if (!std::exchange(requester.retries_, true)) retries_.push_back(requester.id_);
+  // One timer is for all: none waits longer because of another.
+  if (is_armed && milliseconds >= retry_ms_) return;
+  retry_ms_ = std::clamp(milliseconds, uint32_t{1}, kMostRetryMs);
+  const itimerspec soon = {{}, {0, long{1'000'000} * retry_ms_}};
   (void)timerfd_settime(timer_.get(), 0, &soon, nullptr);
 }
 
@@ -459,7 +462,7 @@ void FileReads::Core::Wake(uint64_t id) {
   FileRequester& requester = *requesters_.at(id);
   if (requester.shard_->epoch() == 0) return;
   if (requester.shard_->commit_mode() != CommitMode::kManual && !requester.shard_->Commit().ok()) {
-    return RetryLater(requester);
+    return RetryLater(requester, kRetryMs);
   }
   const auto wake = requester.wake_;  // it may destroy the requester
   (*wake)();
@@ -509,6 +512,8 @@ FileReads::Progress FileReads::ProgressOf(const Piece& piece) const {
 absl::Status FileReads::ErrorOf(const Piece& piece) const { return core_->ErrorOf(piece.read); }
 void FileReads::Release(const Piece& piece) { core_->Release(piece.read); }
 void FileReads::WakeSoon(FileRequester& requester) { core_->WakeSoon(requester); }
-void FileReads::RetryLater(FileRequester& requester) { core_->RetryLater(requester); }
+void FileReads::RetryLater(FileRequester& requester, uint32_t milliseconds) {
+  core_->RetryLater(requester, milliseconds);
+}
 
 }  // namespace baton

@@ -127,9 +127,10 @@ class FileReads {
   // The piece is sent, or not wanted. Its memory is freed: at once, or when the read is over.
   void Release(const Piece& piece);
   void WakeSoon(FileRequester& requester);
-  // Wakes the requester in a few milliseconds: something was refused, and no event says when to try
-  // again.
-  void RetryLater(FileRequester& requester);
+  // Wakes the requester after so long, or earlier: something was refused, and no event says when to
+  // try again.
+  void RetryLater(FileRequester& requester, uint32_t milliseconds = kRetryMs);
+  static constexpr uint32_t kRetryMs = 2;
 
  private:
   friend class FileRequester;

@@ -64,10 +64,13 @@ absl::Status PrepareDescriptor(int fd) {
   return absl::OkStatus();
 }
 
-// Returns why RegisterMemory would refuse the file. It asks for nothing else of a memfd.
+// Returns why RegisterMemory would refuse the file, after calls of the keeper for each transfer.
 absl::Status CheckRegistrable(int fd) {
   if (!IsSealed(fd)) {
     return Invalid("file: it is no memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW");
+  }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return Invalid("file: it is a memfd that is sealed against writing, which devices need");
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
     return Invalid("file: it is a memfd, and not open for writing, which devices need");

@@ -85,10 +85,11 @@ class FileSender {
     // takes two calls of the keeper, for which the worker's thread waits. 1 MiB: what is shorter is
     // sent sooner than that. UINT64_MAX: none is held.
     uint64_t hold_from_bytes = 1 << 20;
-    // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, and open for writing, too.
-    // Outlives the transfers. Call its TakeOver in OnAdopt. What is not in the cache is registered,
-    // for which the worker's thread waits. Where that is refused, and for other files, there are
-    // reads. Null: there are always reads.
+    // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, not with F_SEAL_WRITE or
+    // F_SEAL_FUTURE_WRITE, and open for writing, too. Outlives the transfers. Call its TakeOver when
+    // all shards have come. What is not in the cache is registered, for which the worker's thread
+    // waits. Where that is refused, and for other files, there are reads. Null: there are always
+    // reads.
     RegionCache* regions = nullptr;
   };
   struct Range {

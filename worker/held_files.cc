@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 constexpr std::chrono::seconds kRest{60};
+constexpr uint32_t kMostRetryMs = 128;
 
 uint64_t TagOf(const Shard& shard) { return HeldFiles::kTag + shard.index(); }
 
@@ -20,7 +21,7 @@ HeldFiles::HeldFiles(FileReads* reads)
 
 HeldFiles::~HeldFiles() = default;
 
-// The first call of an epoch finds what former owners left.
+// The first call of an epoch lists what former owners left.
 HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
   Place& place = places_[shard.index()];
   if (place.epoch == shard.epoch()) return place;
@@ -29,7 +30,6 @@ HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
   place.epoch = shard.epoch();
   place.requester =
       std::make_unique<FileRequester>(reads_, &shard, [this, &place] { Settle(place); });
-  place.has_lost = true;
   WakeSoon(place);
   return place;
 }
@@ -39,7 +39,8 @@ void HeldFiles::WakeSoon(Place& place) { reads_->WakeSoon(*place.requester); }
 void HeldFiles::Adopt(Shard& shard) {
   if (shard.epoch() == 0) return;
   Place& place = PlaceOf(shard);
-  place.has_lost = true;
+  place.is_listed = false;
+  place.drops_lost = true;
   WakeSoon(place);
 }
 
@@ -73,8 +74,8 @@ absl::StatusOr<uint64_t> HeldFiles::Hold(Shard& shard, int fd) {
     return number;
   }
   NoteRefusal(number.status());
-  if (absl::IsDeadlineExceeded(number.status())) {
-    place.has_lost = true;  // it may be held nevertheless
+  if (absl::IsDeadlineExceeded(number.status()) || absl::IsUnavailable(number.status())) {
+    place.is_listed = false;  // it may be held nevertheless
     WakeSoon(place);
   }
   return number;
@@ -105,6 +106,7 @@ void HeldFiles::End(Connection& connection, uint64_t number, RegionCache::Lease 
   Place& place = PlaceOf(shard);
   place.ended.push_back(
       {&connection, connection.generation(), connection.next_send(), number, std::move(region)});
+  place.retry_ms = FileReads::kRetryMs;
   WakeSoon(place);
 }
 
@@ -122,7 +124,8 @@ bool HeldFiles::IsOver(const Ended& ended) {
 }
 
 // The shard was committed just before, unless the mode is CommitMode::kManual. Completions come
-// without a call of this class, so it looks again in a moment.
+// without a call of this class, so it looks again in a moment, and ever more seldom: a peer may
+// keep a send from completing for long.
 void HeldFiles::Settle(Place& place) {
   std::erase_if(place.ended, [&](const Ended& ended) {
     if (!IsOver(ended)) return false;
@@ -130,17 +133,19 @@ void HeldFiles::Settle(Place& place) {
     return true;
   });
   Drop(place);
-  if (!place.ended.empty()) reads_->RetryLater(*place.requester);
+  if (place.ended.empty()) return;
+  reads_->RetryLater(*place.requester, place.retry_ms);
+  place.retry_ms = std::min(2 * place.retry_ms, kMostRetryMs);
 }
 
 // A file that cannot be dropped now is dropped with the next one, or by the next owner.
 void HeldFiles::Drop(Place& place) {
-  const bool has_work = place.has_lost || !place.to_drop.empty();
+  const bool has_work = !place.is_listed || !place.to_drop.empty();
   if (!has_work || Clock::now() < refused_until_) return;
-  if (place.has_lost) {
-    const absl::Status found = FindLost(place);
-    if (!found.ok()) return NoteRefusal(found);
-    place.has_lost = false;
+  if (!place.is_listed) {
+    const absl::Status listed = ListHeld(place);
+    if (!listed.ok()) return NoteRefusal(listed);
+    place.is_listed = true;
   }
   while (!place.to_drop.empty()) {
     const uint64_t number = place.to_drop.back();
@@ -155,7 +160,7 @@ void HeldFiles::Drop(Place& place) {
   }
 }
 
-absl::Status HeldFiles::FindLost(Place& place) {
+absl::Status HeldFiles::ListHeld(Place& place) {
   BATON_ASSIGN_OR_RETURN(const std::vector<uint64_t> held,
                          worker_.HeldDescriptors(TagOf(*place.shard)));
   const auto waits = [&](uint64_t number) {
@@ -163,6 +168,7 @@ absl::Status HeldFiles::FindLost(Place& place) {
                        [&](const Ended& ended) { return ended.number == number; });
   };
   place.held = {held.begin(), held.end()};
+  if (!place.drops_lost) return absl::OkStatus();
   for (const uint64_t number : held) {
     if (!users_.contains(number) && !waits(number)) place.to_drop.push_back(number);
   }

@@ -8,7 +8,8 @@
 //
 // A number in a state names a file. The driver knows nothing of transactions. So a file is dropped
 // only when no committed state needs it, and an owner that dies before that leaves files that its
-// successor drops.
+// successor drops. With CommitMode::kManual the service commits the end of a transfer before the
+// next Poll.
 #ifndef WORKER_HELD_FILES_H_
 #define WORKER_HELD_FILES_H_
 
@@ -38,12 +39,12 @@ class HeldFiles {
   explicit HeldFiles(FileReads* reads);
   ~HeldFiles();
 
-  // Call it at the end of OnAdopt. Drops, soon, the files that no transfer has that was loaded or
-  // kept until then: their owners died, or a transaction was forgotten. The first transfer that
-  // begins or is loaded in an epoch does it, too.
+  // Call it in each epoch, when every file that a committed state names was loaded or kept: at the
+  // end of OnAdopt. From then on the files that no transfer has are dropped: their owners died, or
+  // a transaction was forgotten. Before it, no file is dropped that a former owner has left.
   void Adopt(Shard& shard);
-  // For a service that loads a transfer later than in OnAdopt: a committed state has `number`. It
-  // stays until a FileSender that has it ends, or until Discard. 0: there is none.
+  // For a service that loads a transfer later than that: a committed state has `number`. It stays
+  // until a FileSender that has it ends, or until Discard. 0: there is none.
   void Keep(Shard& shard, uint64_t number);
   // The open transaction replaces the state that has `number`, and no FileSender was loaded with
   // it. Drops the file after the commit. Does nothing if it was not kept.
@@ -84,7 +85,9 @@ class HeldFiles {
   struct Place {
     Shard* shard = nullptr;
     uint64_t epoch = 0;
-    bool has_lost = false;
+    bool is_listed = false;   // `held` has what former owners left
+    bool drops_lost = false;  // Adopt was called
+    uint32_t retry_ms = FileReads::kRetryMs;
     std::vector<Ended> ended;
     std::vector<uint64_t> to_drop;
     std::set<uint64_t> held;  // with the shard's tag: others are the application's
@@ -96,7 +99,7 @@ class HeldFiles {
   void Settle(Place& place);
   static bool IsOver(const Ended& ended);
   void Drop(Place& place);
-  absl::Status FindLost(Place& place);
+  absl::Status ListHeld(Place& place);
   void NoteRefusal(const absl::Status& why);
 
   FileReads* const reads_;

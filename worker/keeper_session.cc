@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -42,13 +43,19 @@ absl::Status NoKeeperYet() {
   return absl::UnavailableError("the keeper is gone, and another has not followed yet");
 }
 
-// Both are about parts of the buffers and heaps, not about regions.
+// Returns false for a region's.
 bool IsGrant(const internal::WorkerRequest& request) {
   return request.has_grant() && request.grant().memfd() == 0;
 }
-bool IsRevocation(const internal::WorkerRequest& request) {
-  return request.has_revoke() && request.revoke().region() == 0 &&
-         request.revoke().grant() < arena::kGrants;
+
+// Returns a grant's number, or arena::GrantOfRegion() of a region's. Returns nothing for a number
+// that no grant and no region has.
+template <typename Named>  // internal::Granted, internal::RevokeRequest
+std::optional<uint32_t> PlaceOf(const Named& named) {
+  if (named.region() > arena::kRegions) return std::nullopt;
+  if (named.region() != 0) return arena::GrantOfRegion(named.region());
+  if (named.grant() >= arena::kGrants) return std::nullopt;
+  return named.grant();
 }
 
 }  // namespace
@@ -153,12 +160,15 @@ void KeeperSession::TakeReply(const internal::WorkerReply& reply, uint64_t await
   due_.pop_front();
   if (due_.empty()) is_silent_ = false;
   takes_descriptors_ = reply.takes_descriptors();
-  if (IsRevocation(request)) unwanted_.reset(request.revoke().grant());
-  if (!IsGrant(request)) return;
-  const uint32_t grant = reply.granted().grant();
+  if (request.has_revoke()) {
+    if (const auto place = PlaceOf(request.revoke())) unwanted_.reset(*place);
+  }
+  if (!request.has_grant()) return;
+  const internal::Granted& granted = reply.granted();
   const bool is_late = request.number() != awaited && StatusIn(reply).ok();
-  if (is_late && grant < arena::kGrants) unwanted_.set(grant);
-  in_doubt_.Clear();
+  const auto place = PlaceOf(granted);
+  if (is_late && place && IsGrant(request) == (granted.region() == 0)) unwanted_.set(*place);
+  if (IsGrant(request)) in_doubt_.Clear();
 }
 
 void KeeperSession::Settle() {
@@ -181,20 +191,28 @@ void KeeperSession::TakeLateReplies() {
 // Nobody waits for the replies. What cannot be sent now is sent by a later call.
 void KeeperSession::RevokeUnwanted() {
   if (!due_.empty() || unwanted_.none() || tie_ != Tie::kUp) return;
-  for (uint32_t grant = 0; grant < arena::kGrants; ++grant) {
-    if (!unwanted_.test(grant)) continue;
+  for (uint32_t place = 0; place < unwanted_.size(); ++place) {
+    if (!unwanted_.test(place)) continue;
     internal::WorkerRequest request;
     request.set_number(++last_number_);
-    request.mutable_revoke()->set_grant(grant);
+    if (const uint32_t region = arena::RegionOfGrant(place); region != 0) {
+      request.mutable_revoke()->set_region(region);
+    } else {
+      request.mutable_revoke()->set_grant(place);
+    }
     const absl::Status sent = channel_.Send(request, {}, 0);
     if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return;
     due_.push_back(std::move(request));
   }
 }
 
-// Returns `why`. A grant that was not revoked therefore is revoked when the keeper answers.
+// Returns `why`. A grant that was not revoked therefore is revoked when the keeper answers. A
+// region is not: another may have its number by then.
 absl::Status KeeperSession::Postpone(const internal::WorkerRequest& request, absl::Status why) {
-  if (IsRevocation(request) && !IsDue(request.number())) unwanted_.set(request.revoke().grant());
+  if (!request.has_revoke() || request.revoke().region() != 0 || IsDue(request.number())) {
+    return why;
+  }
+  if (const auto place = PlaceOf(request.revoke())) unwanted_.set(*place);
   return why;
 }
 

@@ -38,9 +38,9 @@ namespace baton {
 // A caller waits for 10 s at most, however many keepers die meanwhile, and before that for a caller
 // of another thread. If it has waited in vain, its request may still be executed, and until it is
 // answered nothing more is asked: later calls fail at once, with kUnavailable, so that many of them
-// together do not stall the worker. Once the keeper answers, the session revokes the grants that
-// were made too late for their callers, and those of which Revoke() has failed so. It unregisters
-// no region: Worker::Regions() has it.
+// together do not stall the worker. Once the keeper answers, the session revokes the grants and
+// regions that were made too late for their callers, and the grants of which Revoke() has failed
+// so.
 class KeeperSession {
  public:
   static constexpr int kReplyTimeoutMs = 10'000;
@@ -149,8 +149,9 @@ class KeeperSession {
   std::deque<internal::WorkerRequest> due_;
   // Guarded by mutex_: somebody has waited in vain for the replies that are due, or for a keeper.
   bool is_silent_ = false;
-  std::bitset<arena::kGrants> unwanted_;  // guarded by mutex_; grants that nobody has
-  GrantInDoubt in_doubt_;                 // the one in due_
+  // Guarded by mutex_: grants that nobody has, and regions, at arena::GrantOfRegion().
+  std::bitset<arena::kGrants + arena::kRegions> unwanted_;
+  GrantInDoubt in_doubt_;  // the one in due_
   // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;

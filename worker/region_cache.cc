@@ -56,7 +56,11 @@ absl::StatusOr<RegionCache::Lease> RegionCache::Acquire(int fd, uint64_t offset,
   wanted.inode = info.st_ino;
   wanted.region.offset = offset;
   wanted.region.length = length;
-  if (const auto found = Find(wanted); found != entries_.end()) {
+  for (auto found = Find(wanted); found != entries_.end(); found = Find(wanted)) {
+    if (!IsRegistered((*found)->region)) {
+      (*found)->is_invalid = true;  // others have unregistered it
+      continue;
+    }
     ++counts_.hits;
     entries_.splice(entries_.begin(), entries_, found);
     return Lease(entries_.front());

@@ -113,9 +113,10 @@ class RegionCache {
   absl::Status InvalidateAll();
 
   // Adds the service's regions that this cache does not know: those of former workers. Forgets
-  // those that others have unregistered. Call it whenever shards come from another worker, also
-  // when they come back: an Acquire before it may return a region that is gone. REQUIRES: no other
-  // worker uses the regions, or a cache with this tag.
+  // those that others have unregistered. REQUIRES: no other worker uses the regions, or a cache
+  // with this tag: this one might unregister what the other is about to send from. So call it when
+  // the last shard of the former owners has come, not with the first. An Acquire before it
+  // registers anew.
   absl::Status TakeOver();
 
   Statistics statistics() const;

@@ -113,7 +113,8 @@ class Stream {
   // Sends one message, the bytes of `buffers`, at most 4. They must not change until the send has
   // completed; memory of the heap may be freed in the same transaction. A message that is sent on
   // from the ring may not be released before, because the peer writes there.
-  // kResourceExhausted: the peer has no room now. Try again when an event has credit.
+  // kResourceExhausted: the peer has no room now. Try again when an event has credit. Or the
+  // transaction is full, and no event says when: commit, and try again.
   // kInvalidArgument: longer than longest_message().
   absl::Status Send(absl::Span<const Buffer> buffers);
   // The same for bytes anywhere, which are copied into the heap. kResourceExhausted may also be the

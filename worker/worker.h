@@ -617,17 +617,18 @@ class Worker {
   // with F_SEAL_SHRINK and F_SEAL_GROW, and writable. `access`: 0, or verbs::kRemoteRead. The
   // driver maps the memfd; the application maps it for itself. Blocks like GrantRemoteAccess, and
   // counts as a grant of as many bytes. Registering takes time for each page; shards are served
-  // meanwhile. If this worker dies before it has the answer, the region is unregistered. One that
-  // is registered after kDeadlineExceeded stays, and Regions() has it. kNotFound: no such
-  // descriptor is held. kInvalidArgument: the message names the argument, or the seal that is
-  // missing. kResourceExhausted: 64 regions exist, or the message names the quota or limit.
-  // kUnimplemented: the service's driver is of an earlier release.
+  // meanwhile. If this worker dies before it has the answer, or has waited in vain for it, the
+  // region is unregistered. kNotFound: no such descriptor is held. kInvalidArgument: the message
+  // names the argument, or the seal that is missing. kResourceExhausted: 64 regions exist, or the
+  // message names the quota or limit. kUnimplemented: the service's driver is of an earlier
+  // release.
   virtual absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset,
                                                 uint64_t length, uint32_t access = 0) = 0;
   // REQUIRES: no worker has staged a request that names the region: the driver takes it for
   // misconduct when a worker commits one afterwards. OK: the device does not read the memory any
   // more. kFailedPrecondition: committed requests that name the region have not completed; nothing
-  // has happened. kNotFound: there is no such region.
+  // has happened. kNotFound: there is no such region. After any other error it may be gone, or go
+  // yet: name it no more, and look at Regions() before another try.
   virtual absl::Status UnregisterMemory(uint32_t id) = 0;
   // Returns the service's regions, whoever registered them, by id. Allocates memory.
   virtual std::vector<Region> Regions() const = 0;

@@ -76,6 +76,7 @@ struct DeviceObjects {
   std::vector<Listener> listeners;
   std::vector<Grant> grants;  // regions lie behind the grants, at arena::GrantOfRegion()
   uint32_t next_grant = 0;    // where ReserveGrant begins to look
+  uint32_t next_region = 0;   // likewise ReserveRegion; counted from 0
   // The connection manager returns an event once, so it stays here until it was handled.
   bool has_event = false;
   verbs::CmEvent event;

@@ -166,15 +166,18 @@ absl::StatusOr<uint32_t> ReserveRegion(DeviceObjects* objects, const GrantRange&
         "access: a region is for sends and for READs of peers: none, or remote reading; grant a "
         "range of the buffers for anything else");
   }
-  const auto begin = objects->grants.begin() + arena::kGrants;
-  const auto free =
-      std::find_if(begin, objects->grants.end(), [](const auto& one) { return one.is_free(); });
-  if (free == objects->grants.end()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all ", arena::kRegions, " regions of the service are in use: unregister one"));
+  // A number that was just given back is the last to be given again: a worker that still believes
+  // in it must not send from another region.
+  for (uint32_t i = 0; i < arena::kRegions; ++i) {
+    const uint32_t region = (objects->next_region + i) % arena::kRegions;
+    DeviceObjects::Grant& place = objects->grants[arena::kGrants + region];
+    if (!place.is_free()) continue;
+    place = {nullptr, /*is_changing=*/true, range};
+    objects->next_region = (region + 1) % arena::kRegions;
+    return arena::kGrants + region;
   }
-  *free = {nullptr, /*is_changing=*/true, range};
-  return static_cast<uint32_t>(free - objects->grants.begin());
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all ", arena::kRegions, " regions of the service are in use: unregister one"));
 }
 
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRegion(verbs::Device* device,

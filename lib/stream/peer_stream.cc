@@ -113,30 +113,46 @@ absl::Status PeerStream::CheckRoom(uint64_t length) {
   if (refusal == Refusal::kNoBell) {
     return absl::ResourceExhaustedError("the peer has no receive for the message's bell");
   }
-  if (const std::optional<uint32_t> ask = end_->Ask(static_cast<uint32_t>(length))) {
+  StreamEnd next = *end_;
+  if (const std::optional<uint32_t> ask = next.Ask(static_cast<uint32_t>(length))) {
     BATON_RETURN_IF_ERROR(Post(*ask, 0, nullptr));
+    end_ = next;
   }
   return absl::ResourceExhaustedError("the peer's ring has no room for the message");
 }
 
+// What is not posted does not count: a queue pair takes no send before it is connected.
 absl::Status PeerStream::Send(absl::Span<const uint8_t> message) {
   if (!end_) return absl::FailedPreconditionError("the peer's greeting has not come");
   BATON_RETURN_IF_ERROR(CheckRoom(message.size()));
+  const uint64_t staged = staged_, unstaged = unstaged_;
   const std::optional<uint64_t> at = PlaceInStaging(message.size());
   if (!at) return absl::ResourceExhaustedError("no room in the memory for messages");
   uint8_t* const copy = memory_.base + memory_.ring_bytes + *at;
   const auto length = static_cast<uint32_t>(message.size());
   if (length != 0) std::memcpy(copy, message.data(), length);
-  const StreamEnd::Placement place = end_->Place(length);
+  StreamEnd next = *end_;
+  const StreamEnd::Placement place = next.Place(length);
   const verbs::ScatterGather sge = {reinterpret_cast<uint64_t>(copy), length, memory_.lkey};
-  return Post(place.immediate, place.offset, length == 0 ? nullptr : &sge);
+  absl::Status posted = Post(place.immediate, place.offset, length == 0 ? nullptr : &sge);
+  if (posted.ok()) {
+    end_ = next;
+  } else {
+    staged_ = staged;
+    unstaged_ = unstaged;
+  }
+  return posted;
 }
 
 absl::Status PeerStream::ReturnCredit() {
   BATON_RETURN_IF_ERROR(PostOwed());
   if (sends_outstanding_ == requests_.sends) return absl::OkStatus();  // a send's completion comes
-  const std::optional<uint32_t> report = end_->Report();
-  return report ? Post(*report, 0, nullptr) : absl::OkStatus();
+  StreamEnd next = *end_;
+  const std::optional<uint32_t> report = next.Report();
+  if (!report) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(Post(*report, 0, nullptr));
+  end_ = next;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PeerStream::Event> PeerStream::OnCompletion(const verbs::Completion& completion) {

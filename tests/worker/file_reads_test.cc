@@ -293,6 +293,16 @@ TEST_F(FileReadsTest, shouldLetAWokenRequesterEndItselfAndOthers) {
 }
 
 // The library commits what a wake stages, and before the next one of the shard.
+TEST_F(FileReadsTest, shouldRetryAtTheTimeOfTheOneThatWaitsLeast) {
+  ASSERT_NO_FATAL_FAILURE(ServeWith({}));
+  int woken = 0;
+  const auto patient = NewRequester([&] { ++woken; });
+  const auto hasty = NewRequester([&] { ++woken; });
+  reads->RetryLater(*patient, /*milliseconds=*/999);
+  reads->RetryLater(*hasty, /*milliseconds=*/1);
+  EXPECT_TRUE(Until([&] { return woken == 2; }));
+}
+
 TEST_F(FileReadsTest, shouldCommitBetweenWakes) {
   ASSERT_NO_FATAL_FAILURE(ServeWith({}));
   std::vector<uint8_t> found;

@@ -145,7 +145,8 @@ class SendingOwner {
   std::vector<absl::Status> errors;
   FileSender::Options pipeline = {.piece_bytes = kPieceBytes, .depth = 4};
   std::unique_ptr<RegionCache> regions;
-  uint64_t own_held = 0;  // the service's own
+  uint64_t own_held = 0;   // the service's own
+  bool drops_lost = true;  // when it has adopted a shard
   // The status of the transfer that has begun last.
   absl::Status hold_status, region_status;
   // The status of the one that was staged to its end last.
@@ -190,7 +191,7 @@ class SendingOwner {
       errors.push_back(loaded.status());
       BATON_RETURN_IF_ERROR(shard.Disconnect(*connection));
     }
-    reads_->held_files().Adopt(shard);
+    if (drops_lost) reads_->held_files().Adopt(shard);
     return absl::OkStatus();
   }
 
@@ -757,6 +758,23 @@ TEST_P(FileSenderTest, shouldDropWhatADeadOwnerHeldAndDidNotCommit) {
   ExpectNothingHeld(peer);
 }
 
+// A service may load transfers after OnAdopt. Their files stay when another one begins.
+TEST_P(FileSenderTest, shouldDropNoFileOfAFormerOwnerBeforeTheServiceSaysWhichItHas) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  owner.drops_lost = false;
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  const uint64_t former =
+      owner.worker()->HoldDescriptor(file.get(), HeldFiles::kTag + owner.shard()->index()).value();
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done() && owner.held().size() <= 1; }));
+  EXPECT_THAT(owner.held(), ElementsAre(former));
+  owner.reads().held_files().Adopt(*owner.shard());
+  ExpectNothingHeld(peer);
+  ExpectNothingLeft(peer);
+}
+
 TEST_P(FileSenderTest, shouldLoseNoHeldFileWhenOwnersDie) {
   hold_from_bytes = 0;
   KeepStandbys();
@@ -878,6 +896,21 @@ TEST_P(FileSenderTest, shouldReadAMemfdThatTheCacheRefuses) {
   ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
   ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
   EXPECT_THAT(owner.region_status.ToString(), HasSubstr("most_bytes"));
+  EXPECT_GT(owner.reads().statistics().reads, 0u);
+  ExpectNothingLeft(peer);
+}
+
+// Nobody is asked to register it.
+TEST_P(FileSenderTest, shouldReadAMemfdThatIsSealedAgainstWriting) {
+  SendMemory({});
+  ASSERT_EQ(fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  EXPECT_THAT(owner.region_status.ToString(), HasSubstr("sealed against writing"));
+  EXPECT_EQ(owner.regions->statistics().misses, 0u);
   EXPECT_GT(owner.reads().statistics().reads, 0u);
   ExpectNothingLeft(peer);
 }

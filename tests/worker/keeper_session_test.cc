@@ -219,6 +219,23 @@ TEST_F(SilentKeeperTest, shouldLeaveNothingGrantedThatIsGrantedTooLate) {
   ExpectToListen();
 }
 
+TEST_F(SilentKeeperTest, shouldLeaveNoRegionRegisteredThatIsRegisteredTooLate) {
+  const absl::Status status = session->Grant(0, 4096, 0, /*descriptor=*/5).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Next().has_grant());
+  internal::WorkerReply reply;
+  reply.mutable_granted()->set_region(3);
+  EXPECT_EQ(keeper->Send(reply), absl::OkStatus());
+  session->Settle();
+  const internal::WorkerRequest request = Next();
+  EXPECT_EQ(request.revoke().region(), 3u);
+  EXPECT_EQ(request.revoke().grant(), 0u);
+  EXPECT_EQ(keeper->Send(internal::WorkerReply()), absl::OkStatus());
+  session->Settle();
+  ExpectNoRequest();
+  ExpectToListen();
+}
+
 TEST_F(SilentKeeperTest, shouldDoubtNoGrantThatIsRefusedTooLate) {
   EXPECT_EQ(Grant().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(Next().has_grant());

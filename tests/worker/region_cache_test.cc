@@ -407,6 +407,19 @@ TEST_F(RegionCacheTest, shouldForgetWhatOthersUnregistered) {
   ExpectConsistent();
 }
 
+// A successor takes over before the last shard has come, and this one still sends.
+TEST_F(RegionCacheTest, shouldNotReturnWhatOthersUnregistered) {
+  const FileDescriptor memfd = MakeMemfd(kPage);
+  Acquire(memfd);
+  const auto successors = RegionCache::Create(worker_, {}).value();
+  ASSERT_EQ(successors->TakeOver(), absl::OkStatus());
+  ASSERT_EQ(successors->InvalidateAll(), absl::OkStatus());
+  ASSERT_TRUE(worker_.regions.empty());
+  EXPECT_TRUE(worker_.regions.contains(Acquire(memfd).region().id));
+  EXPECT_EQ(worker_.registered, 2u);
+  ExpectConsistent();
+}
+
 TEST_F(RegionCacheTest, shouldDropWhatFormerWorkersDidNotRegister) {
   const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
   Acquire(first);

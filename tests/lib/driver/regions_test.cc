@@ -232,8 +232,17 @@ TEST_F(RegionsTest, shouldLeaveNoPlaceOfWhatWasRevokedInPart) {
   EXPECT_EQ(arena->region(region).length, 0u);
   EXPECT_EQ(arena->grant(grant).length, 0u);
   EXPECT_EQ(driver->objects()->Count().memory_regions, 2u);
-  EXPECT_EQ(Registered(memory, 0, 4096), region);
-  EXPECT_TRUE(driver->objects()->grants[grant].is_free());
+  for (const uint32_t place : {arena::GrantOfRegion(region), grant}) {
+    EXPECT_TRUE(driver->objects()->grants[place].is_free());
+  }
+}
+
+// A worker may still believe in it.
+TEST_F(RegionsTest, shouldNotHaveTheNumberOfOneThatWasJustUnregistered) {
+  const OwnMemory memory;
+  const uint32_t region = Registered(memory, 0, 4096);
+  ASSERT_EQ(Unregister(region), absl::OkStatus());
+  EXPECT_NE(Registered(memory, 0, 4096), region);
 }
 
 TEST_F(RegionsTest, shouldBeBoundedAndUseTheirPlacesAgain) {

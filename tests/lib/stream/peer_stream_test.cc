@@ -140,6 +140,47 @@ TEST_F(PeerStreamTest, shouldBoundItsMessagesByTheDevices) {
   EXPECT_TRUE(until([&] { return arrived == kMost; }));
 }
 
+// Notes where sends WRITE to.
+class CountingQueuePair final : public verbs::QueuePair {
+ public:
+  uint32_t number() const override { return 1; }
+  verbs::QueuePairState state() const override { return verbs::QueuePairState::kReadyToReceive; }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
+    if (!is_connected) return absl::FailedPreconditionError("a send before RTS");
+    for (const verbs::SendRequest& request : requests) written.push_back(request.remote_address);
+    *posted = requests.size();
+    return absl::OkStatus();
+  }
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    *posted = requests.size();
+    return absl::OkStatus();
+  }
+  absl::Status SetError() override { return absl::OkStatus(); }
+
+  bool is_connected = false;
+  std::vector<uint64_t> written;
+};
+
+// The peer would look for the next message at another place than it is.
+TEST_F(PeerStreamTest, shouldNotCountAMessageThatIsNotPosted) {
+  constexpr uint64_t kAddress = 4096;
+  constexpr uint32_t kMessageBytes = 64;
+  std::vector<uint8_t> memory(kRingBytes + kMessageBytes);
+  CountingQueuePair queue_pair;
+  PeerStream stream(&queue_pair, {memory.data(), kRingBytes, kMessageBytes, 0, 0}, {kWindow, 4});
+  ASSERT_EQ(stream.Open(), absl::OkStatus());
+  ASSERT_EQ(
+      stream.Begin(Encode({kGreetingMagic, kStreamVersion, kWindow, kRingBytes, 0, kAddress})),
+      absl::OkStatus());
+  const std::array<uint8_t, kMessageBytes> message = {};
+  EXPECT_EQ(stream.Send(message).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stream.state().sender.messages, 0u);
+  queue_pair.is_connected = true;
+  EXPECT_EQ(stream.Send(message), absl::OkStatus());
+  EXPECT_EQ(queue_pair.written, std::vector<uint64_t>{kAddress});
+}
+
 TEST_F(PeerStreamTest, shouldNotSendBeforeTheGreeting) {
   PeerStream stream(nullptr, {}, {kWindow, 2});
   const std::array<uint8_t, 1> message = {};

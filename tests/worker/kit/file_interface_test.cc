@@ -266,6 +266,28 @@ TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
   ASSERT_TRUE(Until({&second.worker}, turn, [&] { return peer.disconnected; }));
 }
 
+// It dies after it has handed a file to the driver, and before it has committed the number.
+TEST_F(FileInterfaceTest, shouldDropTheFileThatADeadWorkerHasNotCommitted) {
+  constexpr uint64_t kTag = uint64_t{0x73656c6966} << 24;  // the library's, of shard 0
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  const std::string path = MakeFile();
+  Sender first(path), second(path);
+  ASSERT_NO_FATAL_FAILURE(Attach(first.worker));
+  ASSERT_TRUE(Until({&first.worker}, nullptr, [&] { return first.worker.shard != nullptr; }));
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  uint64_t lost = 0;
+  ASSERT_EQ(baton_hold_descriptor(first.worker.handle(), file.get(), kTag, &lost), BATON_OK)
+      << baton_error();
+  ASSERT_NO_FATAL_FAILURE(Attach(second.worker));
+  first.worker.Detach();
+  EXPECT_TRUE(Until({&second.worker}, nullptr, [&] {
+    int fd = -1;
+    const int taken = baton_take_descriptor(second.worker.handle(), lost, &fd);
+    const FileDescriptor held(fd);
+    return second.worker.shard != nullptr && taken == BATON_NOT_FOUND;
+  }));
+}
+
 TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
   ASSERT_NO_FATAL_FAILURE(StartService(/*outside_effects=*/false));
   CWorker worker;

@@ -54,7 +54,7 @@ std::string_view ReplyCodeName(ReplyCode code) {
     case ReplyCode::kInvalid:
       return "the server does not understand the request";
     case ReplyCode::kOverloaded:
-      return "the server has too many requests of this client";
+      return "the server has too many requests: ask again later";
     case ReplyCode::kCanceled:
       return "canceled";
     case ReplyCode::kFailed:

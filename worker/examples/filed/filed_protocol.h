@@ -1,7 +1,7 @@
 // The messages of filed, which serves the files below a directory over a stream (lib/stream).
 //
 // A client sends requests and has at most kMaxRequests unanswered. The server answers them one
-// after another, in order. Only kOverloaded comes at once.
+// after another, in order. Only a kOverloaded for more than kMaxRequests comes at once.
 //   kList    a Reply with `entries` Entry structs, each followed by its name, in ascending order of
 //            names; `more`: ask again, with the last name as `after`
 //   kStat    a Reply with `info`
@@ -81,7 +81,9 @@ enum class ReplyCode : uint8_t {
   kWrongType = 3,
   kChanged = 4,  // the file is not the one that the request means, or has changed meanwhile
   kInvalid = 5,
-  kOverloaded = 6,  // more than kMaxRequests are unanswered: ask again when one is
+  // More than kMaxRequests are unanswered: ask again when one is. Or the server had no memory for
+  // the request: ask again later.
+  kOverloaded = 6,
   kCanceled = 7,
   kFailed = 8,  // the server could not read; its log says why
 };

@@ -174,7 +174,9 @@ absl::Status FiledService::FreeUnknown(Shard& shard, const std::vector<Connectio
     if (!IsClient(*connection)) continue;
     const ClientState state = StateOf(*connection);
     known.insert(state.stream.receiver.ring_offset);
-    for (uint32_t i = 0; i < state.count; ++i) known.insert(state.requests[i].offset);
+    for (uint32_t i = 0; i < state.count; ++i) {
+      if (state.requests[i].length > 0) known.insert(state.requests[i].offset);
+    }
   }
   return HeapGrants::FreeLost(shard,
                               [&](const Buffer& buffer) { return known.contains(buffer.offset); });
@@ -372,20 +374,25 @@ absl::Status FiledService::Enqueue(Session& session, Stream& stream, const Decod
     return absl::InvalidArgumentError(
         absl::StrCat("request ", request.header.id, " comes a second time"));
   }
-  Heap& heap = session.connection->shard().heap();
-  absl::StatusOr<Buffer> memory =
-      absl::ResourceExhaustedError("more requests than the client may have");
-  if (state.count < kMaxRequests) memory = heap.Allocate(message.size());
-  if (absl::IsResourceExhausted(memory.status())) {
+  if (state.count == kMaxRequests) {
     BATON_ASSIGN_OR_RETURN(
         const bool sent,
         SendReply(session, stream, ReplyTo(request.header, ReplyCode::kOverloaded)));
     if (sent) return absl::OkStatus();
+    return absl::ResourceExhaustedError("more requests than the client may have");
+  }
+  Heap& heap = session.connection->shard().heap();
+  const absl::StatusOr<Buffer> memory = heap.Allocate(message.size());
+  if (memory.ok()) {
+    std::memcpy(heap.At(*memory), message.data(), message.size());
+    *end = {request.header.id, memory->offset, memory->length, 0, 0, {}};
+  } else if (absl::IsResourceExhausted(memory.status())) {
+    // Other clients may have the memory. The answer takes its turn, and waits for some.
+    const auto code = static_cast<uint8_t>(ReplyCode::kOverloaded);
+    *end = {request.header.id, 0, 0, code, request.header.kind, {}};
+  } else {
     return memory.status();
   }
-  BATON_RETURN_IF_ERROR(memory.status());
-  std::memcpy(heap.At(*memory), message.data(), message.size());
-  *end = {request.header.id, memory->offset, memory->length, 0, {}};
   ++state.count;
   return absl::OkStatus();
 }
@@ -434,11 +441,13 @@ absl::StatusOr<FiledService::Outcome> FiledService::WorkOnFirst(Session& session
 // The heap's memory is as it was taken from the client, and was checked then.
 DecodedRequest FiledService::RequestOf(const Session& session) {
   const QueuedRequest& first = session.state.requests[0];
+  DecodedRequest unknown = {};
+  unknown.header.id = first.id;
+  unknown.header.kind = first.kind;
+  if (first.length == 0) return unknown;
   const uint8_t* const memory = session.connection->shard().heap().At(MemoryOf(first));
   std::optional<DecodedRequest> request = DecodeRequest({memory, first.length});
-  DecodedRequest damaged = {};
-  damaged.header.id = first.id;
-  return request ? *std::move(request) : damaged;
+  return request ? *std::move(request) : unknown;
 }
 
 FiledService::Outcome FiledService::FailFirst(Session& session, ReplyCode code) {
@@ -594,6 +603,7 @@ absl::StatusOr<bool> FiledService::SendReply(Session& session, Stream& stream,
 
 // Tries again with the shard's next completion if the transaction has no room.
 void FiledService::Free(Shard& shard, const Buffer& memory) {
+  if (memory.length == 0) return;
   const absl::Status freed = shard.heap().Free(memory);
   if (absl::IsResourceExhausted(freed)) {
     unfreed_[shard.index()].push_back(memory);

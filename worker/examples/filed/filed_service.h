@@ -38,9 +38,10 @@ inline constexpr uint32_t kFiledStateVersion = 1;
 struct QueuedRequest {
   uint64_t id;
   uint64_t offset;
-  uint32_t length;
-  uint8_t code;  // ReplyCode, with which it is to be answered; kOk: it is to be carried out
-  uint8_t reserved[3];
+  uint32_t length;  // 0: the heap had no room for it
+  uint8_t code;     // ReplyCode, with which it is to be answered; kOk: it is to be carried out
+  uint8_t kind;     // RequestKind, if `length` is 0
+  uint8_t reserved[2];
 };
 static_assert(sizeof(QueuedRequest) == 24);
 

@@ -545,7 +545,9 @@ int baton_register_memory(struct baton_worker* worker, uint64_t descriptor, uint
                           uint64_t length, uint32_t access, struct baton_region* region);
 /* Requires that no worker has staged a request that names the region. Blocks. BATON_OK: the device
  * does not read the memory any more. BATON_FAILED_PRECONDITION: committed requests that name it
- * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. */
+ * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. After any
+ * other error it may be gone, or go yet: name it no more, and look at baton_for_each_region()
+ * before another try. */
 int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
 /* Calls `visit` for each region of the service, whichever worker registered it, by id. Does not
  * block. `visit` may call any function. */
@@ -609,8 +611,8 @@ int baton_stream_completed(struct baton_stream* stream, const struct baton_compl
 int baton_stream_release(struct baton_stream* stream, const struct baton_stream_event* event);
 /* Sends the bytes of at most 4 buffers as one message. They must not change until the send has
  * completed. Memory of the heap may be freed in the same transaction. BATON_RESOURCE_EXHAUSTED: the
- * peer has no room now. Try again when an event has credit. BATON_INVALID_ARGUMENT: longer than the
- * peer's ring. */
+ * peer has no room now. Try again when an event has credit. Or the transaction is full: commit, and
+ * try again. BATON_INVALID_ARGUMENT: longer than the peer's ring. */
 int baton_stream_send(struct baton_stream* stream, const struct baton_buffer* buffers,
                       uint32_t buffer_count);
 /* The same for bytes anywhere, which are copied into the heap. BATON_RESOURCE_EXHAUSTED may also be
@@ -682,7 +684,7 @@ struct baton_file_transfer {
   uint32_t reserved;
   uint64_t next; /* the first byte that is not sent */
   uint64_t end;
-  uint64_t held; /* of the range */
+  uint64_t held; /* of the range, or what the library has handed to the driver; 0: none */
 };
 
 /* Begins a transfer. Call baton_advance_file() in the same transaction. BATON_INVALID_ARGUMENT: the
@@ -691,8 +693,10 @@ struct baton_file_transfer {
 int baton_send_file(struct baton_worker* worker, struct baton_connection* connection,
                     const struct baton_file* file, const struct baton_file_range* range,
                     struct baton_file_sender** sender);
-/* Goes on with what was committed. `wake` is called soon. Also BATON_FAILED_PRECONDITION: the file
- * is another one, or has been changed since. BATON_DATA_LOSS: `transfer` is none. */
+/* Goes on with what was committed. Call it in on_adopt(): when that has returned, the library drops
+ * the files that it has handed to the driver and that no transfer has. `wake` is called soon. Also
+ * BATON_FAILED_PRECONDITION: the file is another one, or has been changed since. BATON_DATA_LOSS:
+ * `transfer` is none. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
                       const struct baton_file* file, const struct baton_file_transfer* transfer,
                       struct baton_file_sender** sender);
