@@ -58,6 +58,12 @@ inside sh -c 'cd /tmp/project && cc -o echo-pc echo.c $(pkg-config --cflags --li
 needed=$(inside sh -c 'objdump -p /tmp/project/echo-pc' | awk '$1 == "NEEDED" { print $2 }' | sort | xargs)
 [[ $needed == "libbaton.so.0 libc.so.6" ]] || die "the program links more than libbaton: $needed"
 echo "built with CMake and pkg-config"
+inside python3 -c '
+import _ctypes
+for _ in range(2):
+    for library in "libbaton.so.0", "libbaton-testing.so.0":
+        _ctypes.dlclose(_ctypes.dlopen(library, 2))' >"$work/dlopen.log" 2>&1 ||
+  die "a program cannot have both libraries, or cannot open them again"
 
 baton() { inside baton --socket "/tmp/$service/operator.sock" "$@"; }
 # start_batond SERVICE [OPTION]...
