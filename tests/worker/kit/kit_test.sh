@@ -45,7 +45,8 @@ install "$line" "$root/tmp/line"
 repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
 mount -t tmpfs tmpfs "$root$repository"
 mount -t tmpfs tmpfs "$root/root"
-inside() { chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+# With /bin before /usr/bin, CMake finds packages by way of /lib.
+inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }
 inside sh -c 'dpkg --install /tmp/*.deb && cp -r /usr/share/doc/libbaton-dev/examples /tmp/project' \
   >"$work/install.log" 2>&1 || die "the packages do not install"
 
