@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "worker/held_files.h"
 #include "worker/kit/status_code.h"
 
 namespace baton::kit {
@@ -68,11 +69,14 @@ absl::Status CheckHeap(Shard& shard) {
 }
 
 absl::Status Application::OnAdopt(Shard& shard) {
-  if (service_.on_adopt == nullptr) return absl::OkStatus();
-  const int result = service_.on_adopt(service_.context, Handle(&shard));
-  if (result == 0) return absl::OkStatus();
-  return absl::AbortedError(
-      absl::StrCat("on_adopt of shard ", shard.index(), " returned ", result));
+  const int result =
+      service_.on_adopt == nullptr ? 0 : service_.on_adopt(service_.context, Handle(&shard));
+  if (result != 0) {
+    return absl::AbortedError(
+        absl::StrCat("on_adopt of shard ", shard.index(), " returned ", result));
+  }
+  if (files.reads != nullptr) files.reads->held_files().Adopt(shard);
+  return absl::OkStatus();
 }
 
 void Application::OnCompletion(Shard& shard, const Completion& done) {

@@ -38,6 +38,14 @@ int Hand(std::unique_ptr<T> object, H** handle) {
   return BATON_OK;
 }
 
+// The caller has forgotten `size`: none of its members would be read, or nothing of a result given
+// to it, such as the number of a grant that is there for ever then.
+template <typename T>
+int CheckSize(const T* given, const char* field) {
+  if (given == nullptr) return Wrong(field, "is NULL");
+  return given->size < sizeof(given->size) ? Wrong(field, "its size is not set") : BATON_OK;
+}
+
 // A caller that was built with another release's header has shorter or longer structures.
 template <typename T>
 T CopyOf(const T& given) {

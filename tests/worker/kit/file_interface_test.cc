@@ -21,6 +21,7 @@
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/worker/kit/c_worker.h"
+#include "worker/held_files.h"
 
 namespace baton {
 namespace {
@@ -223,10 +224,13 @@ class FileInterfaceTest : public testing::CWorkerFixture {
     ASSERT_EQ(baton_ready(worker.handle()), BATON_OK) << baton_error();
   }
 
+  void SendOverAReplacement(bool is_deleted);
+
   std::vector<uint8_t> content_;
 };
 
-TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
+// `is_deleted`: before the successor goes on, which has no file to open then.
+void FileInterfaceTest::SendOverAReplacement(bool is_deleted) {
   ASSERT_NO_FATAL_FAILURE(StartService());
   const std::string path = MakeFile();
   Sender first(path), second(path);
@@ -257,6 +261,7 @@ TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
   ASSERT_FALSE(checker.done());
   EXPECT_EQ(answer, kAsk);
 
+  if (is_deleted) ASSERT_EQ(unlink(path.c_str()), 0);
   ASSERT_NO_FATAL_FAILURE(Attach(second.worker));
   first.worker.Detach();
   ASSERT_TRUE(Until({&second.worker}, turn, [&] { return checker.done(); }));
@@ -264,6 +269,35 @@ TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
   EXPECT_NE(second.held, 0u);
   peer.Disconnect();
   ASSERT_TRUE(Until({&second.worker}, turn, [&] { return peer.disconnected; }));
+}
+
+TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
+  SendOverAReplacement(/*is_deleted=*/false);
+}
+
+TEST_F(FileInterfaceTest, shouldGoOnWithAFileThatTheDriverHolds) {
+  SendOverAReplacement(/*is_deleted=*/true);
+}
+
+// An owner that died before it committed the number leaves such a file.
+TEST_F(FileInterfaceTest, shouldDropHeldFilesThatNoTransferHas) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  const FileDescriptor file(open(MakeFile().c_str(), O_RDONLY | O_CLOEXEC));
+  CWorker worker;
+  ASSERT_NO_FATAL_FAILURE(worker.Attach(keeper_.socket()));
+  ASSERT_EQ(baton_open_files(worker.handle(), nullptr), BATON_OK) << baton_error();
+  uint64_t number = 0;
+  ASSERT_EQ(baton_hold_descriptor(worker.handle(), file.get(), HeldFiles::kTag, &number), BATON_OK)
+      << baton_error();
+  ASSERT_EQ(baton_ready(worker.handle()), BATON_OK) << baton_error();
+  EXPECT_TRUE(Until({&worker}, nullptr, [&] {
+    bool is_held = false;
+    const auto note = [](void* context, uint64_t) { *static_cast<bool*>(context) = true; };
+    EXPECT_EQ(baton_for_each_held_descriptor(worker.handle(), HeldFiles::kTag, note, &is_held),
+              BATON_OK)
+        << baton_error();
+    return !is_held;
+  }));
 }
 
 TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
@@ -280,8 +314,12 @@ TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
 
   baton_file file = {};
   file.size = sizeof(file);
-  const baton_file_range range = {};
+  baton_file_range range = {};
   baton_file_sender* sender = nullptr;
+  EXPECT_EQ(baton_send_file(worker.handle(), nullptr, &file, &range, &sender),
+            BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("range: its size"));
+  range.size = sizeof(range);
   EXPECT_EQ(baton_send_file(worker.handle(), nullptr, &file, &range, &sender),
             BATON_INVALID_ARGUMENT);
   EXPECT_THAT(baton_error(), HasSubstr("wake"));

@@ -12,7 +12,8 @@
  * process that goes on without it.
  *
  * Errors: a function that returns `int` returns BATON_OK or a code of enum baton_code.
- * baton_error() then has the message. The library does not end the process.
+ * baton_error() then has the message. The library does not end the process. A pointer may be NULL
+ * only where its function says so.
  *
  * Versions: structures begin with their size, and later releases add members at the end. The
  * functions of a soname stay as they are.
@@ -125,7 +126,8 @@ struct baton_completion {
 
 /* The library skips functions that are NULL; only on_completion() may not be NULL. A callback that
  * does not return within the service's hang_timeout_ms is a hang: the keeper kills the process. A
- * callback must not throw or longjmp. */
+ * callback must not throw or longjmp, and calls neither baton_poll() nor baton_wait() nor
+ * baton_run() nor baton_detach(). */
 struct baton_service {
   size_t size;   /* sizeof(struct baton_service) */
   void* context; /* first argument of the functions */
@@ -631,7 +633,12 @@ int baton_stream_send_copy(struct baton_stream* stream, const void* message, siz
  *   baton_resume_file(worker, connection, &file, &state.transfer, &sender);
  *
  * The functions do not wait for the disk, unless io_uring is not to be had. When on_release() or
- * on_lost() has returned, the library cancels the reads that are left, and waits for them. */
+ * on_lost() has returned, the library cancels the reads that are left, and waits for them.
+ *
+ * The service's driver holds the file of a transfer of 1 MiB or more, so that a successor can go on
+ * when it was renamed or deleted. The library hands it over, for which baton_send_file() or the
+ * first baton_advance_file() blocks, and drops it when the peer has the bytes. Files that no
+ * transfer has, which was resumed in on_adopt(), are dropped as well. */
 
 /* Begin with zeros and `size`. Zero in the others: the default. */
 struct baton_file_options {
@@ -651,7 +658,8 @@ int baton_open_files(struct baton_worker* worker, const struct baton_file_option
 struct baton_file {
   size_t size; /* sizeof(struct baton_file) */
   int fd; /* of a regular file, open for reading without O_DIRECT. The library duplicates it, so the
-             caller may close it. O_NONBLOCK is cleared. */
+             caller may close it. O_NONBLOCK is cleared. -1 in baton_resume_file(): the one that
+             the driver holds */
   /* Called from baton_poll(), not in on_completion(), when baton_advance_file() has something to
    * do. What it stages is committed after it, unless the mode is BATON_COMMIT_MANUAL. It may call
    * baton_forget_file(). */
@@ -664,7 +672,7 @@ struct baton_file_range {
   uint64_t transfer; /* the number by which the peer knows it */
   uint64_t offset;   /* in the file */
   uint64_t length;   /* 0: the transfer is done at once, and no message is sent */
-  uint64_t held;     /* of baton_hold_descriptor(), for the successor; 0: none */
+  uint64_t held;     /* of baton_hold_descriptor(), which the application drops; 0: see above */
 };
 
 /* The application keeps these 80 bytes in the connection's state. They are the same in each release
@@ -681,7 +689,7 @@ struct baton_file_transfer {
   uint32_t reserved;
   uint64_t next; /* the first byte that is not sent */
   uint64_t end;
-  uint64_t held; /* of the range */
+  uint64_t held; /* the file that the driver holds; 0: none */
 };
 
 /* Begins a transfer. Call baton_advance_file() in the same transaction. BATON_INVALID_ARGUMENT: the
@@ -690,8 +698,11 @@ struct baton_file_transfer {
 int baton_send_file(struct baton_worker* worker, struct baton_connection* connection,
                     const struct baton_file* file, const struct baton_file_range* range,
                     struct baton_file_sender** sender);
-/* Goes on with what was committed. `wake` is called soon. Also BATON_FAILED_PRECONDITION: the file
- * is another one, or has been changed since. BATON_DATA_LOSS: `transfer` is none. */
+/* Goes on with what was committed. Call it in on_adopt(). `wake` is called soon. If the file is
+ * missing (fd -1) or another one than the transfer's, it goes on with the one that the driver
+ * holds, for which it blocks. Otherwise also BATON_NOT_FOUND: it is missing.
+ * BATON_FAILED_PRECONDITION: it is another one, or has been changed since. BATON_DATA_LOSS:
+ * `transfer` is none. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
                       const struct baton_file* file, const struct baton_file_transfer* transfer,
                       struct baton_file_sender** sender);
