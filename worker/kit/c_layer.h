@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 #include "absl/types/span.h"
 #include "worker/file_sender.h"
 #include "worker/kit/include/baton/baton.h"
+#include "worker/kit/structures.h"
 #include "worker/worker.h"
 
 namespace baton::kit {
@@ -38,27 +38,10 @@ int Hand(std::unique_ptr<T> object, H** handle) {
   return BATON_OK;
 }
 
-// The caller has forgotten `size`: none of its members would be read, or nothing of a result given
-// to it, such as the number of a grant that is there for ever then.
 template <typename T>
 int CheckSize(const T* given, const char* field) {
-  if (given == nullptr) return Wrong(field, "is NULL");
-  return given->size < sizeof(given->size) ? Wrong(field, "its size is not set") : BATON_OK;
-}
-
-// A caller that was built with another release's header has shorter or longer structures.
-template <typename T>
-T CopyOf(const T& given) {
-  T copy = {};
-  std::memcpy(static_cast<void*>(&copy), &given, std::min(given.size, sizeof(T)));
-  copy.size = sizeof(T);
-  return copy;
-}
-template <typename T>
-void CopyTo(const T& ours, T* given) {
-  const size_t size = given->size;
-  std::memcpy(static_cast<void*>(given), &ours, std::min(size, sizeof(T)));
-  given->size = size;
+  const char* const why = WhyUnusable(given);
+  return why == nullptr ? BATON_OK : Wrong(field, why);
 }
 
 inline absl::Span<const uint8_t> BytesOf(const void* data, size_t length) {

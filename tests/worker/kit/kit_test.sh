@@ -58,6 +58,10 @@ inside sh -c 'cd /tmp/project && cc -o echo-pc echo.c $(pkg-config --cflags --li
   >"$work/cc.log" 2>&1 || die "cc does not build the example"
 needed=$(inside sh -c 'objdump -p /tmp/project/echo-pc' | awk '$1 == "NEEDED" { print $2 }' | sort | xargs)
 [[ $needed == "libbaton.so.0 libc.so.6" ]] || die "the program links more than libbaton: $needed"
+inside sh -c 'echo "#include <baton/peer.h>" | cc -std=c11 -Wall -Wextra -Werror -pedantic -fsyntax-only -x c - &&
+  /tmp/project/build/stream' >"$work/stream.log" 2>&1 || die "two peers without Baton do not send messages"
+needed=$(inside sh -c 'objdump -p /usr/lib/*/libbaton-peer.so.0' | awk '$1 == "NEEDED" && /grpc|protobuf/')
+[[ -z $needed ]] || die "libbaton-peer links more than it needs: $needed"
 echo "built with CMake and pkg-config"
 inside python3 -c '
 import _ctypes

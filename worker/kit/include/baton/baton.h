@@ -560,8 +560,9 @@ struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t byt
 /* ---------------------------------------------------------------- streams */
 
 /* Messages of any length up to a ring's, over a connection whose peer speaks the protocol of
- * lib/stream/ring.h, with credit: no end meets "receiver not ready". The stream has all receives of
- * the connection, so the service must not share them, and has heaps (shard_heap_bytes).
+ * lib/stream/ring.h (baton/peer.h), with credit: no end meets "receiver not ready". The stream has
+ * all receives of the connection, so the service must not share them, and has heaps
+ * (shard_heap_bytes).
  *
  * Everything is staged. The bytes baton_stream_state() are kept in the connection's state. Every
  * function that takes a stream without `const` may change them, also if it fails: call
