@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
+#include "lib/stream/ring.h"
 #include "worker/file_reads.h"
 #include "worker/file_sender.h"
 #include "worker/kit/c_layer.h"
@@ -69,6 +70,10 @@ int HandStream(const Connection& connection, const absl::StatusOr<Stream>& opene
 absl::StatusOr<Stream> Accept(Connection& connection, uint32_t ring_bytes, uint16_t window) {
   Shard& shard = connection.shard();
   BATON_RETURN_IF_ERROR(baton::kit::CheckHeap(shard));
+  // Any peer may ask, and a ring takes two answers of the keeper, although it is closed at once.
+  if (!baton::stream::DecodeGreeting(connection.private_data())) {
+    return absl::InvalidArgumentError("private data: it does not begin with a stream's greeting");
+  }
   BATON_ASSIGN_OR_RETURN(const baton::StreamRing ring, Stream::OpenRing(shard, ring_bytes));
   absl::StatusOr<Stream> accepted = Stream::Accept(connection, ring, window);
   if (!accepted.ok()) BATON_RETURN_IF_ERROR(Stream::CloseRing(shard, ring));

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/stream/file_pieces.h"
+#include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/worker/kit/c_worker.h"
@@ -298,6 +299,31 @@ TEST_F(FileInterfaceTest, shouldDropHeldFilesThatNoTransferHas) {
         << baton_error();
     return !is_held;
   }));
+}
+
+TEST_F(FileInterfaceTest, shouldOpenNoRingForAPeerWithoutAGreeting) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  CWorker worker;
+  int code = BATON_OK;
+  baton_heap_statistics before = {}, after = {};
+  before.size = after.size = sizeof(after);
+  worker.on_completion = [&](baton_shard* shard, const baton_completion& done) {
+    if (done.kind != BATON_CONNECT_REQUEST) return;
+    EXPECT_EQ(baton_get_heap_statistics(shard, &before), BATON_OK) << baton_error();
+    baton_stream* stream = nullptr;
+    code = baton_accept_stream(done.connection, kRingBytes, kWindow, &stream);
+    EXPECT_THAT(baton_error(), HasSubstr("greeting"));
+    EXPECT_EQ(baton_get_heap_statistics(shard, &after), BATON_OK) << baton_error();
+    EXPECT_EQ(baton_reject(shard, done.connection, nullptr, 0), BATON_OK) << baton_error();
+  };
+  ASSERT_NO_FATAL_FAILURE(Attach(worker));
+  ASSERT_TRUE(Until({&worker}, nullptr, [&] { return worker.shard != nullptr; }));
+  driver::testing::RawPeer peer;
+  peer.Connect(worker.Listen(), "hello");
+  ASSERT_TRUE(Until(
+      {&worker}, [&] { peer.Turn(); }, [&] { return peer.rejected; }));
+  EXPECT_EQ(code, BATON_INVALID_ARGUMENT);
+  EXPECT_EQ(after.free, before.free);
 }
 
 TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
