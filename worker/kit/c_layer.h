@@ -3,6 +3,9 @@
 #ifndef WORKER_KIT_C_LAYER_H_
 #define WORKER_KIT_C_LAYER_H_
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -117,9 +120,16 @@ class Application final : public Service {
 
 // A baton_worker is one of these.
 struct Membership {
-  explicit Membership(const baton_service& service) : application(service) {}
+  explicit Membership(const baton_service& service) : application(service), process(getpid()) {}
+  // A child that the process forked has not the queues of its reads.
+  ~Membership() {
+    if (getpid() != process) (void)application.files.reads.release();
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
 
   Application application;
+  const pid_t process;
   std::unique_ptr<Worker> worker;  // destroyed first
 };
 

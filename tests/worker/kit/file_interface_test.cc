@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -324,6 +325,23 @@ TEST_F(FileInterfaceTest, shouldOpenNoRingForAPeerWithoutAGreeting) {
       {&worker}, [&] { peer.Turn(); }, [&] { return peer.rejected; }));
   EXPECT_EQ(code, BATON_INVALID_ARGUMENT);
   EXPECT_EQ(after.free, before.free);
+}
+
+// It may run the destructors of its copy of a program.
+TEST_F(FileInterfaceTest, shouldDetachInAForkedChildAndLeaveTheReadsToItsParent) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  CWorker worker;
+  ASSERT_NO_FATAL_FAILURE(Attach(worker));
+  ASSERT_TRUE(Until({&worker}, nullptr, [&] { return worker.shard != nullptr; }));
+  const pid_t child = fork();
+  if (child == 0) {
+    worker.Detach();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  worker.Poll();
 }
 
 TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
