@@ -13,7 +13,7 @@
  *
  * Errors: a function that returns `int` returns BATON_OK or a code of enum baton_code.
  * baton_error() then has the message. The library does not end the process. A pointer may be NULL
- * only where its function says so.
+ * where its function says so, with a length of 0, and as a `context`.
  *
  * Versions: structures begin with their size, and later releases add members at the end. The
  * functions of a soname stay as they are.
@@ -290,7 +290,7 @@ int baton_grant(struct baton_worker* worker, uint64_t offset, uint64_t length, u
 int baton_revoke_grant(struct baton_worker* worker, uint32_t id);
 
 /* Reports whether this worker is healthy; a worker that never reports counts as healthy. Operators
- * see the first 256 bytes of `detail`. Any thread. Does not block. */
+ * see the first 256 bytes of `detail`, which may be NULL. Any thread. Does not block. */
 void baton_report_health(struct baton_worker* worker, bool healthy, const char* detail);
 /* Returns the number by which operators know this worker. */
 uint64_t baton_worker_id(const struct baton_worker* worker);
@@ -720,7 +720,8 @@ void baton_forget_file(struct baton_file_sender* sender);
 /* ---------------------------------------------------------------- connections */
 
 /* Begins a connection to host:port that lives in `shard`. The outcome, BATON_ESTABLISHED or
- * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then. */
+ * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then.
+ * `*connection`, unless NULL, is the connection. */
 int baton_connect(struct baton_shard* shard, const char* host, uint16_t port,
                   const void* private_data, size_t length, uint64_t tag,
                   struct baton_connection** connection);

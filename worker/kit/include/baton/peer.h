@@ -19,7 +19,8 @@
  *
  * One thread uses a peer. Errors: a function that returns `int` returns 0 or a code of enum
  * baton_code (baton.h). baton_peer_error() then has the message. Structures begin with their size,
- * and later releases add members at the end. A pointer may be NULL only where its function says so.
+ * and later releases add members at the end. A pointer may be NULL where its function says so, and
+ * with a length of 0.
  */
 #ifndef BATON_PEER_H_
 #define BATON_PEER_H_
@@ -107,4 +108,4 @@ int baton_peer_release(struct baton_peer* peer, const struct baton_peer_event* e
 } /* extern "C" */
 #endif
 
-#endif /* BATON_PEER_H_ */
+#endif  // BATON_PEER_H_
