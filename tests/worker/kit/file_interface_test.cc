@@ -36,7 +36,7 @@ using testing::StreamPeer;
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // for requests
 constexpr uint16_t kWindow = 8;
-constexpr uint32_t kFileBytes = 300'001;
+constexpr uint32_t kFileBytes = 1'100'001;  // as many as the library would have held
 constexpr uint64_t kTransfer = 9;
 
 // The state of a connection.
@@ -44,6 +44,16 @@ struct Account {
   uint8_t stream[BATON_STREAM_STATE_BYTES];
   baton_file_transfer transfer;
 };
+
+// Returns whether the driver holds a file for the library, of the only shard.
+bool IsOneHeld(const CWorker& worker) {
+  bool is_held = false;
+  const auto note = [](void* context, uint64_t) { *static_cast<bool*>(context) = true; };
+  EXPECT_EQ(baton_for_each_held_descriptor(worker.handle(), HeldFiles::kTag, note, &is_held),
+            BATON_OK)
+      << baton_error();
+  return is_held;
+}
 
 // Answers each message with itself, and then sends the file.
 class Sender {
@@ -167,6 +177,7 @@ class Sender {
       EXPECT_EQ(baton_send_file(worker.handle(), connection, &file, &range, &sender_), BATON_OK)
           << baton_error();
     });
+    EXPECT_FALSE(IsOneHeld(worker));  // the application holds it
   }
 
   template <typename Use>  // (const baton_file&)
@@ -291,15 +302,9 @@ TEST_F(FileInterfaceTest, shouldDropHeldFilesThatNoTransferHas) {
   uint64_t number = 0;
   ASSERT_EQ(baton_hold_descriptor(worker.handle(), file.get(), HeldFiles::kTag, &number), BATON_OK)
       << baton_error();
+  EXPECT_TRUE(IsOneHeld(worker));
   ASSERT_EQ(baton_ready(worker.handle()), BATON_OK) << baton_error();
-  EXPECT_TRUE(Until({&worker}, nullptr, [&] {
-    bool is_held = false;
-    const auto note = [](void* context, uint64_t) { *static_cast<bool*>(context) = true; };
-    EXPECT_EQ(baton_for_each_held_descriptor(worker.handle(), HeldFiles::kTag, note, &is_held),
-              BATON_OK)
-        << baton_error();
-    return !is_held;
-  }));
+  EXPECT_TRUE(Until({&worker}, nullptr, [&] { return !IsOneHeld(worker); }));
 }
 
 TEST_F(FileInterfaceTest, shouldOpenNoRingForAPeerWithoutAGreeting) {
