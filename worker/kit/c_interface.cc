@@ -1,4 +1,5 @@
 // The C interface, on top of worker/worker.h.
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -317,6 +318,8 @@ void baton_for_each_region(const baton_worker* worker,
   }
 }
 baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes) {
+  // It would be a range of the buffers, or of another region.
+  if (id == 0 || id > UINT16_MAX || from >> 48 != 0) return {UINT64_MAX, bytes};
   baton::Worker::Region region;
   region.id = id;
   return ToC(region.At(from, bytes));

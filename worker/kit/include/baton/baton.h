@@ -554,7 +554,8 @@ int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
 void baton_for_each_region(const struct baton_worker* worker,
                            void (*visit)(void* context, const struct baton_region* region),
                            void* context);
-/* Returns `bytes` from byte `from` of the region `id`, for baton_send_work::buffers. */
+/* Returns `bytes` from byte `from` of the region `id`, for baton_send_work::buffers. A send refuses
+ * what is in no region. */
 struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes);
 
 /* ---------------------------------------------------------------- streams */
