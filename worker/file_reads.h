@@ -95,9 +95,9 @@ class FileReads {
   HeldFiles& held_files() { return *held_files_; }
 
   // Cancels all reads into the shard's heap and waits until they are over. Call it last in
-  // OnRelease and OnLost. A read that neither ends nor can be cancelled, from a server that does
-  // not answer, for example, makes the worker hang: the keeper kills it, and a successor waits
-  // until it is gone.
+  // OnRelease and OnLost, and in an OnAdopt that fails. A read that neither ends nor can be
+  // cancelled, from a server that does not answer, for example, makes the worker hang: the keeper
+  // kills it, and a successor waits until it is gone.
   void Finish(Shard& shard);
 
   // For FileSender, and others that read files in pieces.

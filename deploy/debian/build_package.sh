@@ -59,10 +59,13 @@ if [[ -x $work/root/usr/bin/baton ]]; then
   complete fish fish/vendor_completions.d/baton.fish
 fi
 
-# A package libNAME0 gets what debhelper would give it. Packages whose programs link with its library then
+# A package libNAME0 gets what debhelper would give it. Packages whose programs link with its libraries then
 # depend on it, and ldconfig is run.
-if [[ $name =~ ^(lib.*[^0-9])([0-9]+)$ ]]; then
-  echo "${BASH_REMATCH[1]} ${BASH_REMATCH[2]} $name (>= $version)" >"$work/root/DEBIAN/shlibs"
+if [[ $name =~ ^lib.*[^0-9][0-9]+$ ]]; then
+  for library in "$work/root/usr/lib/$multiarch"/*.so.*; do
+    library=${library##*/}
+    echo "${library%%.so.*} ${library##*.so.} $name (>= $version)"
+  done >"$work/root/DEBIAN/shlibs"
   echo 'activate-noawait ldconfig' >"$work/root/DEBIAN/triggers"
 fi
 

@@ -198,7 +198,7 @@ absl::StatusOr<PeerStream::Event> PeerStream::OnReceive(const verbs::Completion&
 }
 
 absl::Status PeerStream::Release(const Event& event) {
-  if (!end_->Release(event.end)) return Wrong("event: its message is not in the ring");
+  if (!end_ || !end_->Release(event.end)) return Wrong("event: its message is not in the ring");
   return ReturnCredit();
 }
 

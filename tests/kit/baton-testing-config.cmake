@@ -1,5 +1,6 @@
 # find_package(baton-testing) makes the target baton::testing.
-get_filename_component(_baton_lib "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+# Where /lib is a link to /usr/lib, CMake may have come by either, and headers are in /usr alone.
+get_filename_component(_baton_lib "${CMAKE_CURRENT_LIST_DIR}/../.." REALPATH)
 get_filename_component(_baton_prefix "${_baton_lib}/../.." ABSOLUTE)
 
 if(NOT TARGET baton::testing)

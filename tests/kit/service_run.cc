@@ -47,6 +47,11 @@ absl::StatusOr<uint16_t> FreePort() {
   return ntohs(address.sin_port);
 }
 
+absl::Status CheckCommand(const Command& worker) {
+  if (!worker.empty() && !worker.front().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("worker: names no program");
+}
+
 bool WasKilled(harness::ChildProcess& worker) {
   const absl::StatusOr<int> end = worker.WaitEnd(std::chrono::milliseconds(0));
   return end.ok() && WIFSIGNALED(*end) && WTERMSIG(*end) == SIGKILL;
@@ -86,7 +91,7 @@ Killer::~Killer() {
 }
 
 absl::StatusOr<std::unique_ptr<ServiceRun>> ServiceRun::Start(RunOptions options) {
-  if (options.worker.empty()) return absl::InvalidArgumentError("worker: names no program");
+  BATON_RETURN_IF_ERROR(CheckCommand(options.worker));
   if (options.native && !options.crash_at.empty()) {
     return absl::InvalidArgumentError(
         "crash_at: the keeper starts native workers, all of them alike: kill them at random");
@@ -161,7 +166,9 @@ Command ServiceRun::Filled(const Command& worker) const {
                {"{port}", absl::StrCat(port_)}});
   }
   // The keeper starts it elsewhere.
-  words.front() = std::filesystem::absolute(words.front()).string();
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(words.front(), error);
+  if (!error) words.front() = path.string();
   return words;
 }
 
@@ -297,6 +304,7 @@ absl::Status ServiceRun::HandOff() {
 }
 
 absl::Status ServiceRun::Upgrade(const Command& worker) {
+  if (!worker.empty()) BATON_RETURN_IF_ERROR(CheckCommand(worker));
   BATON_RETURN_IF_ERROR(Settle());
   BATON_RETURN_IF_ERROR(ReplaceDoomed());
   const Command former = options_.worker;

@@ -84,6 +84,11 @@ TEST(ServiceRunTest, shouldSayWhyThereIsNoUpgradeAndGoOn) {
   EXPECT_FALSE(service.Crashed());
 }
 
+TEST(ServiceRunTest, shouldRefuseAWorkerWithoutAProgram) {
+  EXPECT_THAT(FailureOf([] { Service none({{""}, "counter"}); }), HasSubstr("names no program"));
+  EXPECT_THAT(FailureOf([] { Service none({{}, "counter"}); }), HasSubstr("names no program"));
+}
+
 TEST(ServiceRunTest, shouldRunNativeWorkers) {
   Service service(Native());
   Peer peer(service);

@@ -1,5 +1,7 @@
-# find_package(baton) makes the target baton::baton and the function baton_add_service.
-get_filename_component(_baton_lib "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+# find_package(baton) makes the targets baton::baton and baton::peer (baton/peer.h), and the function
+# baton_add_service.
+# Where /lib is a link to /usr/lib, CMake may have come by either, and headers are in /usr alone.
+get_filename_component(_baton_lib "${CMAKE_CURRENT_LIST_DIR}/../.." REALPATH)
 get_filename_component(_baton_prefix "${_baton_lib}/../.." ABSOLUTE)
 
 if(NOT TARGET baton::baton)
@@ -7,6 +9,13 @@ if(NOT TARGET baton::baton)
   set_target_properties(baton::baton PROPERTIES
     IMPORTED_LOCATION "${_baton_lib}/libbaton.so.0"
     IMPORTED_SONAME libbaton.so.0
+    INTERFACE_INCLUDE_DIRECTORIES "${_baton_prefix}/include")
+endif()
+if(NOT TARGET baton::peer)
+  add_library(baton::peer SHARED IMPORTED)
+  set_target_properties(baton::peer PROPERTIES
+    IMPORTED_LOCATION "${_baton_lib}/libbaton-peer.so.0"
+    IMPORTED_SONAME libbaton-peer.so.0
     INTERFACE_INCLUDE_DIRECTORIES "${_baton_prefix}/include")
 endif()
 

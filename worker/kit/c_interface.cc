@@ -1,4 +1,5 @@
 // The C interface, on top of worker/worker.h.
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@ using baton::Shard;
 using baton::kit::Buffers;
 using baton::kit::BytesOf;
 using baton::kit::CheckHeap;
+using baton::kit::CheckSize;
 using baton::kit::CopyOf;
 using baton::kit::CopyTo;
 using baton::kit::FromC;
@@ -77,10 +79,11 @@ const char* baton_release(void) { return baton::kRelease; }
 
 int baton_attach(const baton_worker_options* options, const baton_service* service,
                  baton_worker** worker) {
-  if (options == nullptr || options->size == 0) return Wrong("options", "its size is 0");
-  if (service == nullptr || service->size == 0) return Wrong("service", "its size is 0");
-  if (service->on_completion == nullptr) return Wrong("on_completion", "is NULL");
   if (worker == nullptr) return Wrong("worker", "is NULL");
+  *worker = nullptr;
+  if (const int code = CheckSize(options, "options")) return code;
+  if (const int code = CheckSize(service, "service")) return code;
+  if (CopyOf(*service).on_completion == nullptr) return Wrong("on_completion", "is NULL");
   const baton_worker_options given = CopyOf(*options);
   if (given.commit_mode > BATON_COMMIT_MANUAL) return Wrong("commit_mode", "is none");
   baton::WorkerOptions wanted;
@@ -149,6 +152,7 @@ uint8_t* baton_buffers(const baton_worker* worker, size_t* length) {
 
 int baton_grant(baton_worker* worker, uint64_t offset, uint64_t length, uint32_t access,
                 baton_remote_grant* grant) {
+  if (const int code = CheckSize(grant, "grant")) return code;
   const auto granted = WorkerOf(worker).GrantRemoteAccess(offset, length, access);
   if (granted.ok()) {
     CopyTo(baton_remote_grant{sizeof(baton_remote_grant), granted->id, granted->rkey,
@@ -195,6 +199,7 @@ int baton_receive_shared(baton_shard* shard, const baton_buffer* buffers, uint32
 }
 
 int baton_send(baton_shard* shard, baton_connection* connection, const baton_send_work* work) {
+  if (const int code = CheckSize(work, "work")) return code;
   const baton_send_work given = CopyOf(*work);
   const Buffers all(given.buffers, given.buffer_count);
   if (!all.fit()) return Wrong("buffer_count", kTooMany);
@@ -280,6 +285,7 @@ int baton_for_each_allocated(baton_shard* shard,
 }
 
 int baton_get_heap_statistics(baton_shard* shard, baton_heap_statistics* statistics) {
+  if (const int code = CheckSize(statistics, "statistics")) return code;
   return WithHeap(shard, [&](baton::Heap& heap) {
     const absl::StatusOr<baton::Heap::Statistics> now = heap.statistics();
     if (now.ok()) {
@@ -295,6 +301,7 @@ int baton_get_heap_statistics(baton_shard* shard, baton_heap_statistics* statist
 
 int baton_register_memory(baton_worker* worker, uint64_t descriptor, uint64_t offset,
                           uint64_t length, uint32_t access, baton_region* region) {
+  if (const int code = CheckSize(region, "region")) return code;
   const auto registered = WorkerOf(worker).RegisterMemory(descriptor, offset, length, access);
   if (registered.ok()) CopyTo(RegionOf(*registered), region);
   return Report(registered.status());
@@ -311,6 +318,8 @@ void baton_for_each_region(const baton_worker* worker,
   }
 }
 baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes) {
+  // It would be a range of the buffers, or of another region.
+  if (id == 0 || id > UINT16_MAX || from >> 48 != 0) return {UINT64_MAX, bytes};
   baton::Worker::Region region;
   region.id = id;
   return ToC(region.At(from, bytes));

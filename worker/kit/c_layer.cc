@@ -72,6 +72,7 @@ absl::Status Application::OnAdopt(Shard& shard) {
   const int result =
       service_.on_adopt == nullptr ? 0 : service_.on_adopt(service_.context, Handle(&shard));
   if (result != 0) {
+    FinishReads(shard);
     return absl::AbortedError(
         absl::StrCat("on_adopt of shard ", shard.index(), " returned ", result));
   }

@@ -3,10 +3,12 @@
 #ifndef WORKER_KIT_C_LAYER_H_
 #define WORKER_KIT_C_LAYER_H_
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -15,6 +17,7 @@
 #include "absl/types/span.h"
 #include "worker/file_sender.h"
 #include "worker/kit/include/baton/baton.h"
+#include "worker/kit/structures.h"
 #include "worker/worker.h"
 
 namespace baton::kit {
@@ -38,19 +41,10 @@ int Hand(std::unique_ptr<T> object, H** handle) {
   return BATON_OK;
 }
 
-// A caller that was built with another release's header has shorter or longer structures.
 template <typename T>
-T CopyOf(const T& given) {
-  T copy = {};
-  std::memcpy(static_cast<void*>(&copy), &given, std::min(given.size, sizeof(T)));
-  copy.size = sizeof(T);
-  return copy;
-}
-template <typename T>
-void CopyTo(const T& ours, T* given) {
-  const size_t size = given->size;
-  std::memcpy(static_cast<void*>(given), &ours, std::min(size, sizeof(T)));
-  given->size = size;
+int CheckSize(const T* given, const char* field) {
+  const char* const why = WhyUnusable(given);
+  return why == nullptr ? BATON_OK : Wrong(field, why);
 }
 
 inline absl::Span<const uint8_t> BytesOf(const void* data, size_t length) {
@@ -126,9 +120,16 @@ class Application final : public Service {
 
 // A baton_worker is one of these.
 struct Membership {
-  explicit Membership(const baton_service& service) : application(service) {}
+  explicit Membership(const baton_service& service) : application(service), process(getpid()) {}
+  // A child that the process forked has not the queues of its reads.
+  ~Membership() {
+    if (getpid() != process) (void)application.files.reads.release();
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
 
   Application application;
+  const pid_t process;
   std::unique_ptr<Worker> worker;  // destroyed first
 };
 

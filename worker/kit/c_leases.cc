@@ -15,6 +15,7 @@ namespace {
 
 using baton::Lease;
 using baton::Leases;
+using baton::kit::CheckSize;
 using baton::kit::CopyOf;
 using baton::kit::CopyTo;
 using baton::kit::Hand;
@@ -57,6 +58,8 @@ const uint8_t* baton_leases_state(const baton_leases* leases, size_t* length) {
 
 int baton_allocate_lease(baton_leases* leases, const baton_lease_request* request, uint64_t now_ns,
                          baton_lease* lease) {
+  if (const int code = CheckSize(request, "request")) return code;
+  if (const int code = CheckSize(lease, "lease")) return code;
   const baton_lease_request given = CopyOf(*request);
   return Give(Of(leases)->Allocate({.request = given.request,
                                     .bytes = given.bytes,
@@ -68,6 +71,7 @@ int baton_allocate_lease(baton_leases* leases, const baton_lease_request* reques
 int baton_free_lease(baton_leases* leases, uint32_t id) { return Report(Of(leases)->Free(id)); }
 int baton_renew_lease(baton_leases* leases, uint32_t id, uint64_t duration_ns, uint64_t now_ns,
                       baton_lease* lease) {
+  if (const int code = CheckSize(lease, "lease")) return code;
   return Give(Of(leases)->Renew(id, duration_ns, now_ns), lease);
 }
 int baton_free_overdue_leases(baton_leases* leases, uint64_t now_ns) {

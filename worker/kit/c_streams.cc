@@ -1,6 +1,7 @@
 // Streams in the C interface, and files that are sent over them.
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
+#include "lib/stream/ring.h"
 #include "worker/file_reads.h"
 #include "worker/file_sender.h"
 #include "worker/kit/c_layer.h"
@@ -27,6 +29,7 @@ using baton::Shard;
 using baton::Stream;
 using baton::kit::Buffers;
 using baton::kit::BytesOf;
+using baton::kit::CheckSize;
 using baton::kit::CopyOf;
 using baton::kit::CopyTo;
 using baton::kit::Files;
@@ -68,6 +71,10 @@ int HandStream(const Connection& connection, const absl::StatusOr<Stream>& opene
 absl::StatusOr<Stream> Accept(Connection& connection, uint32_t ring_bytes, uint16_t window) {
   Shard& shard = connection.shard();
   BATON_RETURN_IF_ERROR(baton::kit::CheckHeap(shard));
+  // Any peer may ask, and a ring takes two answers of the keeper, although it is closed at once.
+  if (!baton::stream::DecodeGreeting(connection.private_data())) {
+    return absl::InvalidArgumentError("private data: it does not begin with a stream's greeting");
+  }
   BATON_ASSIGN_OR_RETURN(const baton::StreamRing ring, Stream::OpenRing(shard, ring_bytes));
   absl::StatusOr<Stream> accepted = Stream::Accept(connection, ring, window);
   if (!accepted.ok()) BATON_RETURN_IF_ERROR(Stream::CloseRing(shard, ring));
@@ -103,17 +110,21 @@ using Sender = absl::StatusOr<std::unique_ptr<FileSender>>;
 
 // Calls `make` with the worker's files, a duplicate of the descriptor, and what wakes the caller.
 template <typename Make>  // (Files&, FileDescriptor, std::function<void()>) -> Sender
-int MakeSender(baton_worker* worker, const baton_file& given, const Make& make,
+int MakeSender(baton_worker* worker, const baton_file* given, const Make& make,
                baton_file_sender** sender) {
-  const baton_file file = CopyOf(given);
+  if (const int code = CheckSize(given, "file")) return code;
+  const baton_file file = CopyOf(*given);
   if (file.wake == nullptr) return Wrong("wake", "is NULL");
   Files& files = Of(worker)->application.files;
   if (files.reads == nullptr) {
     return Report(absl::FailedPreconditionError(
         "the worker does not send files: call baton_open_files() after baton_attach()"));
   }
-  baton::FileDescriptor copy = baton::CopyOf(file.fd);
-  if (!copy) return Report(baton::ErrnoStatus(errno, "fd: F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)"));
+  baton::FileDescriptor copy;  // none: the one that the driver holds
+  if (file.fd >= 0) {
+    copy = baton::CopyOf(file.fd);
+    if (!copy) return Report(baton::ErrnoStatus(errno, "fd: F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)"));
+  }
   Sender made =
       make(files, std::move(copy), [wake = file.wake, context = file.context] { wake(context); });
   if (!made.ok()) return Report(made.status());
@@ -148,6 +159,7 @@ baton_buffer baton_stream_ring(const baton_stream* stream) {
 
 int baton_stream_completed(baton_stream* stream, const baton_completion* completion,
                            baton_stream_event* event) {
+  if (const int code = CheckSize(event, "event")) return code;
   const absl::StatusOr<Stream::Event> happened =
       Of(stream)->stream.OnCompletion(FromC(CopyOf(*completion)));
   if (happened.ok()) {
@@ -159,6 +171,7 @@ int baton_stream_completed(baton_stream* stream, const baton_completion* complet
   return Report(happened.status());
 }
 int baton_stream_release(baton_stream* stream, const baton_stream_event* event) {
+  if (const int code = CheckSize(event, "event")) return code;
   const baton_stream_event given = CopyOf(*event);
   if (!given.has_message) return Wrong("event", "has no message");
   return Report(Of(stream)->stream.Release({.kind = Stream::Event::Kind::kMessage,
@@ -178,23 +191,29 @@ int baton_stream_send_copy(baton_stream* stream, const void* message, size_t len
 // ---------------------------------------------------------------- files
 
 int baton_open_files(baton_worker* worker, const baton_file_options* options) {
+  if (options != nullptr && CheckSize(options, "options") != BATON_OK) {
+    return BATON_INVALID_ARGUMENT;
+  }
   const baton_file_options given = options == nullptr ? baton_file_options{} : CopyOf(*options);
   return Report(Open(WorkerOf(worker), given, &Of(worker)->application.files));
 }
 
 int baton_send_file(baton_worker* worker, baton_connection* connection, const baton_file* file,
                     const baton_file_range* range, baton_file_sender** sender) {
+  if (const int code = CheckSize(range, "range")) return code;
   const baton_file_range given = CopyOf(*range);
   const auto begin = [&](Files& files, baton::FileDescriptor fd,
                          std::function<void()> wake) -> Sender {
-    BATON_ASSIGN_OR_RETURN(std::unique_ptr<FileSender> begun,
-                           FileSender::Begin(*files.reads, *Of(connection), std::move(fd),
-                                             {given.transfer, given.offset, given.length},
-                                             std::move(wake), files.pipeline));
+    FileSender::Options pipeline = files.pipeline;
+    if (given.held != 0) pipeline.hold_from_bytes = UINT64_MAX;  // the application's is enough
+    BATON_ASSIGN_OR_RETURN(
+        std::unique_ptr<FileSender> begun,
+        FileSender::Begin(*files.reads, *Of(connection), std::move(fd),
+                          {given.transfer, given.offset, given.length}, std::move(wake), pipeline));
     begun->SetHeld(given.held);
     return begun;
   };
-  return MakeSender(worker, *file, begin, sender);
+  return MakeSender(worker, file, begin, sender);
 }
 
 int baton_resume_file(baton_worker* worker, baton_connection* connection, const baton_file* file,
@@ -205,7 +224,7 @@ int baton_resume_file(baton_worker* worker, baton_connection* connection, const 
     return FileSender::Load(*files.reads, *Of(connection), std::move(fd), state, std::move(wake),
                             files.pipeline);
   };
-  return MakeSender(worker, *file, load, sender);
+  return MakeSender(worker, file, load, sender);
 }
 
 int baton_advance_file(baton_file_sender* sender, baton_stream* stream,

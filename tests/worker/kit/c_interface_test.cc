@@ -231,6 +231,42 @@ TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {
   EXPECT_NE(worker.id(), 0u);
 }
 
+TEST_F(KitTest, shouldRefuseStructuresWithoutASize) {
+  Counter counter;
+  Worker worker;
+  Attach(counter, &worker);
+  baton_remote_grant grant = {};
+  for (baton_remote_grant* const result : {&grant, static_cast<baton_remote_grant*>(nullptr)}) {
+    EXPECT_EQ(baton_grant(worker.handle(), 0, 4096, BATON_REMOTE_READ, result),
+              BATON_INVALID_ARGUMENT);
+    EXPECT_THAT(baton_error(), HasSubstr("grant"));
+  }
+  const baton_send_work work = {};
+  EXPECT_EQ(baton_send(nullptr, nullptr, &work), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("work: its size"));
+}
+
+TEST_F(KitTest, shouldAnswerCallbacksThatComeWhileItDetaches) {
+  struct Leaver final : Service {
+    bool OnAdopt(Shard) override {
+      owns = true;
+      return true;
+    }
+    void OnCompletion(Shard, const Completion&) override {}
+    void OnRelease(Shard) override { id = worker.id(); }
+    bool owns = false;
+    uint64_t id = 0;
+    Worker worker;  // detached first
+  } leaver;
+  ASSERT_TRUE(leaver.worker.Attach(Options(), &leaver).ok());
+  ASSERT_TRUE(leaver.worker.Ready().ok());
+  RawPeer peer;
+  ASSERT_TRUE(Until({&leaver.worker}, peer, [&] { return leaver.owns; }));
+  const uint64_t id = leaver.worker.id();
+  leaver.worker.Detach();
+  EXPECT_EQ(leaver.id, id);
+}
+
 TEST_F(KitTest, shouldGiveBackAShardThatTheApplicationDoesNotAdopt) {
   Counter counter;
   counter.adopts = false;

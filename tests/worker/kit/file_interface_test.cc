@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,9 +19,11 @@
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/stream/file_pieces.h"
+#include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/worker/kit/c_worker.h"
+#include "worker/held_files.h"
 
 namespace baton {
 namespace {
@@ -33,7 +36,7 @@ using testing::StreamPeer;
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // for requests
 constexpr uint16_t kWindow = 8;
-constexpr uint32_t kFileBytes = 300'001;
+constexpr uint32_t kFileBytes = 1'100'001;  // as many as the library would have held
 constexpr uint64_t kTransfer = 9;
 
 // The state of a connection.
@@ -41,6 +44,16 @@ struct Account {
   uint8_t stream[BATON_STREAM_STATE_BYTES];
   baton_file_transfer transfer;
 };
+
+// Returns whether the driver holds a file for the library, of the only shard.
+bool IsOneHeld(const CWorker& worker) {
+  bool is_held = false;
+  const auto note = [](void* context, uint64_t) { *static_cast<bool*>(context) = true; };
+  EXPECT_EQ(baton_for_each_held_descriptor(worker.handle(), HeldFiles::kTag, note, &is_held),
+            BATON_OK)
+      << baton_error();
+  return is_held;
+}
 
 // Answers each message with itself, and then sends the file.
 class Sender {
@@ -164,6 +177,7 @@ class Sender {
       EXPECT_EQ(baton_send_file(worker.handle(), connection, &file, &range, &sender_), BATON_OK)
           << baton_error();
     });
+    EXPECT_FALSE(IsOneHeld(worker));  // the application holds it
   }
 
   template <typename Use>  // (const baton_file&)
@@ -223,10 +237,13 @@ class FileInterfaceTest : public testing::CWorkerFixture {
     ASSERT_EQ(baton_ready(worker.handle()), BATON_OK) << baton_error();
   }
 
+  void SendOverAReplacement(bool is_deleted);
+
   std::vector<uint8_t> content_;
 };
 
-TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
+// `is_deleted`: before the successor goes on, which has no file to open then.
+void FileInterfaceTest::SendOverAReplacement(bool is_deleted) {
   ASSERT_NO_FATAL_FAILURE(StartService());
   const std::string path = MakeFile();
   Sender first(path), second(path);
@@ -257,6 +274,7 @@ TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
   ASSERT_FALSE(checker.done());
   EXPECT_EQ(answer, kAsk);
 
+  if (is_deleted) ASSERT_EQ(unlink(path.c_str()), 0);
   ASSERT_NO_FATAL_FAILURE(Attach(second.worker));
   first.worker.Detach();
   ASSERT_TRUE(Until({&second.worker}, turn, [&] { return checker.done(); }));
@@ -264,6 +282,14 @@ TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
   EXPECT_NE(second.held, 0u);
   peer.Disconnect();
   ASSERT_TRUE(Until({&second.worker}, turn, [&] { return peer.disconnected; }));
+}
+
+TEST_F(FileInterfaceTest, shouldSendAFileOverTheReplacementOfItsWorker) {
+  SendOverAReplacement(/*is_deleted=*/false);
+}
+
+TEST_F(FileInterfaceTest, shouldGoOnWithAFileThatTheDriverHolds) {
+  SendOverAReplacement(/*is_deleted=*/true);
 }
 
 // It dies after it has handed a file to the driver, and before it has committed the number.
@@ -288,6 +314,48 @@ TEST_F(FileInterfaceTest, shouldDropTheFileThatADeadWorkerHasNotCommitted) {
   }));
 }
 
+TEST_F(FileInterfaceTest, shouldOpenNoRingForAPeerWithoutAGreeting) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  CWorker worker;
+  int code = BATON_OK;
+  baton_heap_statistics before = {}, after = {};
+  before.size = after.size = sizeof(after);
+  worker.on_completion = [&](baton_shard* shard, const baton_completion& done) {
+    if (done.kind != BATON_CONNECT_REQUEST) return;
+    EXPECT_EQ(baton_get_heap_statistics(shard, &before), BATON_OK) << baton_error();
+    baton_stream* stream = nullptr;
+    code = baton_accept_stream(done.connection, kRingBytes, kWindow, &stream);
+    EXPECT_THAT(baton_error(), HasSubstr("greeting"));
+    EXPECT_EQ(baton_get_heap_statistics(shard, &after), BATON_OK) << baton_error();
+    EXPECT_EQ(baton_reject(shard, done.connection, nullptr, 0), BATON_OK) << baton_error();
+  };
+  ASSERT_NO_FATAL_FAILURE(Attach(worker));
+  ASSERT_TRUE(Until({&worker}, nullptr, [&] { return worker.shard != nullptr; }));
+  driver::testing::RawPeer peer;
+  peer.Connect(worker.Listen(), "hello");
+  ASSERT_TRUE(Until(
+      {&worker}, [&] { peer.Turn(); }, [&] { return peer.rejected; }));
+  EXPECT_EQ(code, BATON_INVALID_ARGUMENT);
+  EXPECT_EQ(after.free, before.free);
+}
+
+// It may run the destructors of its copy of a program.
+TEST_F(FileInterfaceTest, shouldDetachInAForkedChildAndLeaveTheReadsToItsParent) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  CWorker worker;
+  ASSERT_NO_FATAL_FAILURE(Attach(worker));
+  ASSERT_TRUE(Until({&worker}, nullptr, [&] { return worker.shard != nullptr; }));
+  const pid_t child = fork();
+  if (child == 0) {
+    worker.Detach();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  worker.Poll();
+}
+
 TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
   ASSERT_NO_FATAL_FAILURE(StartService(/*outside_effects=*/false));
   CWorker worker;
@@ -302,8 +370,12 @@ TEST_F(FileInterfaceTest, shouldSayWhatIsWrong) {
 
   baton_file file = {};
   file.size = sizeof(file);
-  const baton_file_range range = {};
+  baton_file_range range = {};
   baton_file_sender* sender = nullptr;
+  EXPECT_EQ(baton_send_file(worker.handle(), nullptr, &file, &range, &sender),
+            BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("range: its size"));
+  range.size = sizeof(range);
   EXPECT_EQ(baton_send_file(worker.handle(), nullptr, &file, &range, &sender),
             BATON_INVALID_ARGUMENT);
   EXPECT_THAT(baton_error(), HasSubstr("wake"));

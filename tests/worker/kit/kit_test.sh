@@ -45,7 +45,8 @@ install "$line" "$root/tmp/line"
 repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
 mount -t tmpfs tmpfs "$root$repository"
 mount -t tmpfs tmpfs "$root/root"
-inside() { chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+# With /bin before /usr/bin, CMake finds packages by way of /lib.
+inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }
 inside sh -c 'dpkg --install /tmp/*.deb && cp -r /usr/share/doc/libbaton-dev/examples /tmp/project' \
   >"$work/install.log" 2>&1 || die "the packages do not install"
 
@@ -57,7 +58,17 @@ inside sh -c 'cd /tmp/project && cc -o echo-pc echo.c $(pkg-config --cflags --li
   >"$work/cc.log" 2>&1 || die "cc does not build the example"
 needed=$(inside sh -c 'objdump -p /tmp/project/echo-pc' | awk '$1 == "NEEDED" { print $2 }' | sort | xargs)
 [[ $needed == "libbaton.so.0 libc.so.6" ]] || die "the program links more than libbaton: $needed"
+inside sh -c 'echo "#include <baton/peer.h>" | cc -std=c11 -Wall -Wextra -Werror -pedantic -fsyntax-only -x c - &&
+  /tmp/project/build/stream' >"$work/stream.log" 2>&1 || die "two peers without Baton do not send messages"
+needed=$(inside sh -c 'objdump -p /usr/lib/*/libbaton-peer.so.0' | awk '$1 == "NEEDED" && /grpc|protobuf/')
+[[ -z $needed ]] || die "libbaton-peer links more than it needs: $needed"
 echo "built with CMake and pkg-config"
+inside python3 -c '
+import _ctypes
+for _ in range(2):
+    for library in "libbaton.so.0", "libbaton-testing.so.0":
+        _ctypes.dlclose(_ctypes.dlopen(library, 2))' >"$work/dlopen.log" 2>&1 ||
+  die "a program cannot have both libraries, or cannot open them again"
 
 baton() { inside baton --socket "/tmp/$service/operator.sock" "$@"; }
 # start_batond SERVICE [OPTION]...

@@ -301,8 +301,13 @@ TEST_F(MemoryInterfaceTest, shouldSendFromMemoryOfTheApplication) {
   const baton_buffer piece = baton_region_buffer(region.id, 10, 10);
   baton_send_work work = {};
   work.size = sizeof(work);
-  work.buffers = &piece;
   work.buffer_count = 1;
+  for (const baton_buffer& wrong :
+       {baton_region_buffer(0, 10, 10), baton_region_buffer(region.id, uint64_t{1} << 48, 10)}) {
+    work.buffers = &wrong;
+    EXPECT_EQ(baton_send(worker.shard, connection, &work), BATON_INVALID_ARGUMENT);
+  }
+  work.buffers = &piece;
   ASSERT_EQ(baton_send(worker.shard, connection, &work), BATON_OK) << baton_error();
   ASSERT_EQ(baton_commit(worker.shard), BATON_OK) << baton_error();
   ASSERT_TRUE(Until(

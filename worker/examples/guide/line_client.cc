@@ -76,7 +76,10 @@ absl::StatusOr<std::string> LineClient::Ask(std::string_view line) {
 }
 
 absl::Status LineClient::Send(std::string_view line) {
-  if (line.size() > kMostBytes) return absl::InvalidArgumentError("the line is too long");
+  if (line.size() > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", line.size(), " bytes: choose at most ", kMostBytes));
+  }
   std::copy(line.begin(), line.end(), memory_.base());
   BATON_RETURN_IF_ERROR(Post({}, static_cast<uint32_t>(line.size())));
   const absl::Status sent = WaitFor("the send", sent_);

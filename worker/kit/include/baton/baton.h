@@ -12,7 +12,8 @@
  * process that goes on without it.
  *
  * Errors: a function that returns `int` returns BATON_OK or a code of enum baton_code.
- * baton_error() then has the message. The library does not end the process.
+ * baton_error() then has the message. The library does not end the process. A pointer may be NULL
+ * where its function says so, with a length of 0, and as a `context`.
  *
  * Versions: structures begin with their size, and later releases add members at the end. The
  * functions of a soname stay as they are.
@@ -125,7 +126,8 @@ struct baton_completion {
 
 /* The library skips functions that are NULL; only on_completion() may not be NULL. A callback that
  * does not return within the service's hang_timeout_ms is a hang: the keeper kills the process. A
- * callback must not throw or longjmp. */
+ * callback must not throw or longjmp, and calls neither baton_poll() nor baton_wait() nor
+ * baton_run() nor baton_detach(). */
 struct baton_service {
   size_t size;   /* sizeof(struct baton_service) */
   void* context; /* first argument of the functions */
@@ -288,7 +290,7 @@ int baton_grant(struct baton_worker* worker, uint64_t offset, uint64_t length, u
 int baton_revoke_grant(struct baton_worker* worker, uint32_t id);
 
 /* Reports whether this worker is healthy; a worker that never reports counts as healthy. Operators
- * see the first 256 bytes of `detail`. Any thread. Does not block. */
+ * see the first 256 bytes of `detail`, which may be NULL. Any thread. Does not block. */
 void baton_report_health(struct baton_worker* worker, bool healthy, const char* detail);
 /* Returns the number by which operators know this worker. */
 uint64_t baton_worker_id(const struct baton_worker* worker);
@@ -554,14 +556,16 @@ int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
 void baton_for_each_region(const struct baton_worker* worker,
                            void (*visit)(void* context, const struct baton_region* region),
                            void* context);
-/* Returns `bytes` from byte `from` of the region `id`, for baton_send_work::buffers. */
+/* Returns `bytes` from byte `from` of the region `id`, for baton_send_work::buffers. A send refuses
+ * what is in no region. */
 struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes);
 
 /* ---------------------------------------------------------------- streams */
 
 /* Messages of any length up to a ring's, over a connection whose peer speaks the protocol of
- * lib/stream/ring.h, with credit: no end meets "receiver not ready". The stream has all receives of
- * the connection, so the service must not share them, and has heaps (shard_heap_bytes).
+ * lib/stream/ring.h (baton/peer.h), with credit: no end meets "receiver not ready". The stream has
+ * all receives of the connection, so the service must not share them, and has heaps
+ * (shard_heap_bytes).
  *
  * Everything is staged. The bytes baton_stream_state() are kept in the connection's state. Every
  * function that takes a stream without `const` may change them, also if it fails: call
@@ -634,7 +638,12 @@ int baton_stream_send_copy(struct baton_stream* stream, const void* message, siz
  *   baton_resume_file(worker, connection, &file, &state.transfer, &sender);
  *
  * The functions do not wait for the disk, unless io_uring is not to be had. When on_release() or
- * on_lost() has returned, the library cancels the reads that are left, and waits for them. */
+ * on_lost() has returned, the library cancels the reads that are left, and waits for them.
+ *
+ * The service's driver holds the file of a transfer of 1 MiB or more, so that a successor can go on
+ * when it was renamed or deleted. The library hands it over, for which baton_send_file() or the
+ * first baton_advance_file() blocks, and drops it when the peer has the bytes. Files that no
+ * transfer has, which was resumed in on_adopt(), are dropped as well. */
 
 /* Begin with zeros and `size`. Zero in the others: the default. */
 struct baton_file_options {
@@ -654,7 +663,8 @@ int baton_open_files(struct baton_worker* worker, const struct baton_file_option
 struct baton_file {
   size_t size; /* sizeof(struct baton_file) */
   int fd; /* of a regular file, open for reading without O_DIRECT. The library duplicates it, so the
-             caller may close it. O_NONBLOCK is cleared. */
+             caller may close it. O_NONBLOCK is cleared. -1 in baton_resume_file(): the one that
+             the driver holds */
   /* Called from baton_poll(), not in on_completion(), when baton_advance_file() has something to
    * do. What it stages is committed after it, unless the mode is BATON_COMMIT_MANUAL. It may call
    * baton_forget_file(). */
@@ -667,7 +677,7 @@ struct baton_file_range {
   uint64_t transfer; /* the number by which the peer knows it */
   uint64_t offset;   /* in the file */
   uint64_t length;   /* 0: the transfer is done at once, and no message is sent */
-  uint64_t held;     /* of baton_hold_descriptor(), for the successor; 0: none */
+  uint64_t held;     /* of baton_hold_descriptor(), which the application drops; 0: see above */
 };
 
 /* The application keeps these 80 bytes in the connection's state. They are the same in each release
@@ -694,8 +704,10 @@ int baton_send_file(struct baton_worker* worker, struct baton_connection* connec
                     const struct baton_file* file, const struct baton_file_range* range,
                     struct baton_file_sender** sender);
 /* Goes on with what was committed. Call it in on_adopt(): when that has returned, the library drops
- * the files that it has handed to the driver and that no transfer has. `wake` is called soon. Also
- * BATON_FAILED_PRECONDITION: the file is another one, or has been changed since. BATON_DATA_LOSS:
+ * the files that it has handed to the driver and that no transfer has. `wake` is called soon. If the
+ * file is missing (fd -1) or another one than the transfer's, it goes on with the one that the driver
+ * holds, for which it blocks. Otherwise also BATON_NOT_FOUND: it is missing.
+ * BATON_FAILED_PRECONDITION: it is another one, or has been changed since. BATON_DATA_LOSS:
  * `transfer` is none. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
                       const struct baton_file* file, const struct baton_file_transfer* transfer,
@@ -713,7 +725,8 @@ void baton_forget_file(struct baton_file_sender* sender);
 /* ---------------------------------------------------------------- connections */
 
 /* Begins a connection to host:port that lives in `shard`. The outcome, BATON_ESTABLISHED or
- * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then. */
+ * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then.
+ * `*connection`, unless NULL, is the connection. */
 int baton_connect(struct baton_shard* shard, const char* host, uint16_t port,
                   const void* private_data, size_t length, uint64_t tag,
                   struct baton_connection** connection);

@@ -331,6 +331,11 @@ struct WorkerOptions {
 // A process's membership in a service.
 class Worker {
  public:
+  Worker() = default;
+  Worker(Worker&&) = default;
+  Worker& operator=(Worker&&) = default;
+  ~Worker() { Detach(); }
+
   Status Attach(const WorkerOptions& options, Service* service) {
     baton_worker_options given = BATON_WORKER_OPTIONS_INIT;
     given.socket = options.socket.c_str();
@@ -352,8 +357,10 @@ class Worker {
     worker_.reset(worker);
     return Status::Of(code);
   }
+  // OnRelease and OnLost, which are called meanwhile, may use the Worker, but not detach it.
   void Detach() {
-    worker_.reset();
+    baton_detach(handle());
+    (void)worker_.release();
     watched_.clear();
   }
 
