@@ -137,7 +137,7 @@ class FiledCrashTest : public FiledDeathTest {
     return get;
   }
 
-  static constexpr size_t kLargeBytes = 64 << 20;
+  static constexpr size_t kLargeBytes = 16 << 20;  // four times the ring of a client
 };
 
 TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {

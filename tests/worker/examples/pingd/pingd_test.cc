@@ -92,6 +92,13 @@ class PingdTest : public examples::ExampleTest<PingLoad> {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
+  // Where it does not matter how many messages there are: owners die at named points, or clients
+  // are so many that some ping is always under way.
+  void StartSlowLoads(int count) {
+    ASSERT_NO_FATAL_FAILURE(StartLoads(count, 1000));
+    for (const auto& load : loads_) load->SlowDown();
+  }
+
   // A client of the protocol rdma_client has one answer.
   static void ExpectOneAnswer(ClientConnection& client) {
     ASSERT_OK(client.Send({}));
@@ -117,7 +124,7 @@ TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
 
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
   ASSERT_NO_FATAL_FAILURE(StartService());
-  ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(8));
   for (const char* program : {"pingd-v2", "pingd-v1", "pingd-v2"}) {
     ASSERT_NO_FATAL_FAILURE(UpgradeTo(program));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -145,7 +152,7 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepWhereConnectionsShareReceives) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(2, 16, {"--shared-receive-queue-depth", "8"}));
   ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
-  ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(8));
   const auto client = ClientConnection::Connect(port_, 60'000);
   ASSERT_OK(client);
   // It takes receives that others need, and they are posted again.
@@ -285,11 +292,6 @@ class PingdCrashTest : public PingdTest {
     arguments_ = {"--protocol", protocol};
     ASSERT_NO_FATAL_FAILURE(StartCluster());
     ASSERT_NO_FATAL_FAILURE(StartSafe());
-  }
-  // Owners die at named points, for which it does not matter how many messages there are.
-  void StartSlowLoads(int count) {
-    ASSERT_NO_FATAL_FAILURE(StartLoads(count, 1000));
-    for (const auto& load : loads_) load->SlowDown();
   }
 };
 
