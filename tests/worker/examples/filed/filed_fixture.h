@@ -261,7 +261,8 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
-  // For owners that die at named points: for these it does not matter how fast clients are.
+  // Starts clients that rest after each answer. Owners die at named points, which a few answers
+  // reach.
   void StartSlowLoads(int count) {
     ASSERT_NO_FATAL_FAILURE(StartLoads(count));
     for (const auto& load : loads_) load->SlowDown();

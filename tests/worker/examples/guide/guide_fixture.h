@@ -232,7 +232,8 @@ class GuideTest : public harness::ClusterFixture {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
-  // For owners that die at named points: for these it does not matter how many messages there are.
+  // Has the clients rest between two messages. Owners die at named points, which a few messages
+  // reach.
   void SlowDown() {
     for (const auto& client : counting_) client->SlowDown();
   }

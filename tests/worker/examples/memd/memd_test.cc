@@ -1,7 +1,7 @@
 // memd on Baton, brokered and native: what its clients lease, and what they do with it, while memd
 // is upgraded, killed at each step, and killed at random. Clients check every result
 // (memd_checker.h), and at the end nothing is left of them.
-// BATON_KILLS: how many owners are killed at random moments (20); BATON_SEED: of these (printed).
+// BATON_KILLS: how many owners are killed at random moments (10); BATON_SEED: of these (printed).
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -106,7 +106,8 @@ class MemdTest : public examples::ExampleTest<MemdLoad> {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
-  // For owners that die at named points: for these it does not matter how many requests there are.
+  // Starts clients that rest between two rounds. Owners die at named points, which a few rounds
+  // reach.
   void StartSlowLoads(int count) {
     ASSERT_NO_FATAL_FAILURE(StartLoads(count));
     for (const auto& load : loads_) load->SlowDown();
@@ -622,7 +623,7 @@ class MemdKillTest : public MemdTest {
   // Some completions may be there at three deaths that they have nothing to do with.
   static std::vector<std::string> WithoutPoison() { return {"--poison-deaths", "1000"}; }
 
-  const uint64_t kills_ = Setting("BATON_KILLS", 20);
+  const uint64_t kills_ = Setting("BATON_KILLS", 10);
   std::mt19937_64 random_;
   std::unique_ptr<MemdClient> holder_;
 };

@@ -118,7 +118,7 @@ class BlockLoad {
   BlockLoad& operator=(const BlockLoad&) = delete;
 
   // Rests from now on before it takes the next answers, which leaves the processors to workers that
-  // start. Commands come together then.
+  // start. The commands that follow a rest come together.
   void SlowDown() { rests_ = true; }
   uint64_t answers() const { return answered_; }
   bool failed() const { return ended_ && !stop_; }

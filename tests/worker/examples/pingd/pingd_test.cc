@@ -92,8 +92,8 @@ class PingdTest : public examples::ExampleTest<PingLoad> {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
-  // Where it does not matter how many messages there are: owners die at named points, or clients
-  // are so many that some ping is always under way.
+  // Starts clients that rest between two pings. Owners die at named points, which a few pings
+  // reach, or the clients are so many that some ping is mostly under way.
   void StartSlowLoads(int count) {
     ASSERT_NO_FATAL_FAILURE(StartLoads(count, 1000));
     for (const auto& load : loads_) load->SlowDown();
