@@ -8,6 +8,8 @@ set -euo pipefail
 unset XML_OUTPUT_FILE  # it would say that this test has failed
 number=$1 first=${BATON_FIRST_SEED:-$2} program=$3
 shift 3
+# A case with the defect may wait to the end for what never comes. Without the defect it has as long.
+export BATON_PUMP_MS=${BATON_PUMP_MS:-3000}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
