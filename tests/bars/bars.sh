@@ -235,7 +235,8 @@ bar-mutants() {
   mapfile -t mutations < <(bazel query --output=label "labels(srcs, $simulation:mutations)" 2>/dev/null)
   mapfile -t tests < <(bazel query --output=label "attr(tags, '\\bmutant\\b', $simulation:all)" 2>/dev/null)
   [[ ${#tests[@]} -gt 0 && ${#tests[@]} -eq ${#mutations[@]} ]]
-  bazel test --config=run --keep_going --nocache_test_results "${tests[@]}" || status=$?
+  bazel test --config=run --keep_going --nocache_test_results --test_env=BATON_FIRST_SEED=1 \
+    --test_env=BATON_PUMP_MS=10000 "${tests[@]}" || status=$?
   bazel build --config=run $simulation:mutations
   bin=$(bazel info bazel-bin 2>/dev/null)
   for mutation in "${mutations[@]}"; do files+=("$bin/tests/simulation/${mutation#*:}"); done

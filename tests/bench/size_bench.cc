@@ -46,8 +46,9 @@ struct SoakResult {
 // stay as it is. Thread-safety: none (ChildProcess).
 class Soak {
  public:
-  Soak(harness::Binaries binaries, double seconds)
-      : binaries_(std::move(binaries)), seconds_(seconds) {}
+  // Connections of so many events come and go before anything is measured.
+  Soak(harness::Binaries binaries, double seconds, uint32_t warm_events)
+      : binaries_(std::move(binaries)), seconds_(seconds), warm_events_(warm_events) {}
 
   // For the time that it was given, or a few cycles, if that is longer. kDataLoss: a peer missed
   // something, or was disconnected.
@@ -65,6 +66,7 @@ class Soak {
 
   const harness::Binaries binaries_;
   const double seconds_;
+  const uint32_t warm_events_;
   std::unique_ptr<harness::Cluster> cluster_;
   std::unique_ptr<harness::PeerProcess> peer_;
   std::unique_ptr<harness::LedgerWorker> first_;
@@ -107,6 +109,7 @@ struct Options {
   // what a connection holds.
   uint32_t connections = 5000;
   double soak_seconds = 60;
+  uint32_t warm_events = kKeptEvents;
 };
 
 constexpr double kKib = 1024;
@@ -223,7 +226,8 @@ class Measurement {
 
   // What has settled is the second quarter's; what the last one has more is growth.
   absl::Status Churn() {
-    BATON_ASSIGN_OR_RETURN(const SoakResult soak, Soak(binaries_, options_.soak_seconds).Run());
+    BATON_ASSIGN_OR_RETURN(const SoakResult soak,
+                           Soak(binaries_, options_.soak_seconds, options_.warm_events).Run());
     round_.Set("soak_seconds", soak.samples.back().seconds, "s");
     round_.Set("soak_cycles", static_cast<double>(soak.cycles), "");
     round_.Set("soak_messages", static_cast<double>(soak.messages), "");
@@ -298,6 +302,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 30'000));
   app.add_option("--soak-seconds", options.soak_seconds, "of churn in each round [60]")
       ->check(CLI::Range(0.1, 1e6));
+  app.add_option("--warm-events", options.warm_events,
+                 "of connections before the soak; fewer than control keeps show as growth [4096]");
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
   Suite suite("size", options.suite);
@@ -337,7 +343,7 @@ absl::Status Soak::Start() {
 
 // What is bounded has reached its bound before anything is measured.
 absl::Status Soak::Warm() {
-  for (uint32_t events = 0; events < kKeptEvents; events += 2 * kWarmConnections) {
+  for (uint32_t events = 0; events < warm_events_; events += 2 * kWarmConnections) {
     BATON_RETURN_IF_ERROR(Churn(kWarmConnections));
   }
   return absl::OkStatus();

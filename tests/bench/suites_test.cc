@@ -51,7 +51,9 @@ TEST(ScaleBenchTest, shouldMeasureEverySide) {
 }
 
 TEST(SizeBenchTest, shouldMeasureEverySize) {
-  const auto run = RunSuite("size", {"--connections", "64", "--soak-seconds", "2"});
+  // How much processes grow is not judged here.
+  const auto run =
+      RunSuite("size", {"--connections", "64", "--soak-seconds", "2", "--warm-events", "200"});
   ASSERT_TRUE(run.ok()) << run.status();
   for (const char* figure : {"layout_connection_metadata_bytes",
                              "layout_connection_work_request_log_bytes",

@@ -1,7 +1,7 @@
 // Ends what a service is made of at random moments under load, singly and in pairs: control, the
 // keeper, batond, an owner; killed, or stopped for a while. The driver is the same all the time.
 // Meanwhile peers come, are served and go. Nothing is lost, and no peer is refused or disconnected.
-// BATON_KILLS: how many processes have to end or hang (40); BATON_SEED: of all that is random
+// BATON_KILLS: how many processes have to end or hang (24); BATON_SEED: of all that is random
 // (printed); BATON_RATE: of the peer that stays, in messages per second (4000).
 //
 // Nothing here fails because of a time. A bar judges the lines that begin with "arrivals"
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 const uint64_t kHangTimeoutMs = 300 * harness::Slowness();
 const std::chrono::seconds kKeeperHangTimeout(2 * harness::Slowness());
 const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
-const uint64_t kKills = 40 / harness::Slowness();
+const uint64_t kKills = harness::Slowness() > 1 ? 4 : 24;
 // Kept running natively. With few, each lives too shortly, and the next are forked later and later.
 constexpr size_t kNativeWorkers = 8;
 constexpr size_t kBrokeredWorkers = 3;

@@ -1,7 +1,7 @@
 // A keeper is killed at each system call of its taking over, and after each of many instructions:
 // the next one goes on with the sessions and what was set at run time, and peers notice nothing.
 //
-// BATON_KEEPER_STEP: every how many of these places a keeper is killed at (81); 1: at each.
+// BATON_KEEPER_STEP: every how many of these places a keeper is killed at (121); 1: at each.
 // BATON_KEEPER_FIRST: the first of them (1).
 #include <sched.h>
 #include <signal.h>
@@ -125,7 +125,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
   // `advance` runs a keeper to the place of this number, from 1 to `places`.
   using Advance = std::function<absl::Status(TracedKeeper& keeper, uint64_t place)>;
   void KillAtEach(uint64_t places, const Advance& advance) {
-    const uint64_t step = Setting("BATON_KEEPER_STEP", 81);
+    const uint64_t step = Setting("BATON_KEEPER_STEP", 121);
     uint64_t kills = 0;
     for (uint64_t place = Setting("BATON_KEEPER_FIRST", 1); place <= places; place += step) {
       SCOPED_TRACE(absl::StrCat("place ", place));

@@ -1,7 +1,7 @@
 // Ends owners at random moments under load: killed, hung, and hung for about as long as the keeper
 // waits; with no, one and two standbys; with control alive, stopped and dead, and without batond.
 // The keeper is the same all the time, and no batond but the next one finds it.
-// BATON_KILLS: how many owners have to end (50; 8 where that takes long); BATON_SEED: of all that
+// BATON_KILLS: how many owners have to end (32; 8 where that takes long); BATON_SEED: of all that
 // is random (printed); BATON_RATE: of the peer, in messages per second (6000).
 #include <signal.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ const uint64_t kHeartbeatMs = 10 * harness::Slowness();
 const uint64_t kHangTimeoutMs = 100 * harness::Slowness();
 const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
 
-const uint64_t kKills = harness::Slowness() > 1 ? 8 : 50;
+const uint64_t kKills = harness::Slowness() > 1 ? 8 : 32;
 
 // How an owner ends: it is killed; it is stopped, and the keeper kills it; it is stopped and
 // continued when it may have been taken for hung, or not yet.

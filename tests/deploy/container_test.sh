@@ -86,6 +86,9 @@ build() {
 }
 
 export DEBIAN_FRONTEND=noninteractive
+# There is no network to try again, and nobody reads manuals here.
+echo 'Acquire::Retries "0";' >"$root/etc/apt/apt.conf.d/99-no-network"
+rm -f "$root/var/lib/man-db/auto-update"
 cp "$package" "$work/out/baton_1.2.3_amd64.deb"
 build "$recipes/Containerfile" "$work/out"
 [[ $user == root ]] || die "batond as user $user has no capabilities in a container"
@@ -101,7 +104,7 @@ cat >"$root/etc/baton/baton.textproto" <<END
 state_dir: "/run/baton"
 services { name: "ledger" device { soft {} } worker_uids: 10001 hang_timeout_ms: 2000 }
 END
-WATCHDOG_USEC=10000000 \
+WATCHDOG_USEC=5000000 \
   chroot "$root" setpriv --bounding-set=-all,+kill,+ipc_lock "${entry[@]}" "${arguments[@]}" \
   >"$work/batond.log" 2>&1 &
 batond=$!

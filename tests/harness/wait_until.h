@@ -2,6 +2,7 @@
 #ifndef TESTS_HARNESS_WAIT_UNTIL_H_
 #define TESTS_HARNESS_WAIT_UNTIL_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -22,18 +23,24 @@ std::chrono::duration<Rep, Period> Patient(std::chrono::duration<Rep, Period> li
   return limit * Slowness();
 }
 
-// Until `condition` holds, looked at every millisecond. Its result, not the time that passes, is
-// what a test may rely on. `what` completes "waited … for".
+// Until `condition` holds. Its result, not the time that passes, is what a test may rely on. `what`
+// completes "waited … for". A look is often a call through control and the keeper to the driver,
+// and takes the processors from what is waited for: the pause between two is a millisecond at
+// first, and grows with the time that was waited, to ten.
 inline absl::Status WaitUntil(const std::string& what, const std::function<bool()>& condition,
                               std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  constexpr std::chrono::nanoseconds kFirstPause = std::chrono::milliseconds(1);
+  constexpr std::chrono::nanoseconds kMostPause = std::chrono::milliseconds(10);
+  constexpr int kWaitedPerPause = 8;
   timeout = Patient(timeout);
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto begun = std::chrono::steady_clock::now();
   while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) {
+    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begun;
+    if (waited > timeout) {
       return absl::DeadlineExceededError(
           absl::StrCat("waited ", timeout.count(), " ms in vain for ", what));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::clamp(waited / kWaitedPerPause, kFirstPause, kMostPause));
   }
   return absl::OkStatus();
 }

@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# catch_mutant.sh NUMBER PROGRAM ARGUMENTS...: passes when the defect is caught by a check that was
+# catch_mutant.sh NUMBER FIRST PROGRAM ARGUMENTS...: passes when the defect is caught by a check that was
 # written for it: the test case fails, a schedule breaks a promise, or an invariant is found broken.
 # A program that crashes, is killed or does not start has caught nothing. NUMBER 0: the program has no
-# other code than the broken one; otherwise it has to pass without the defect.
+# other code than the broken one; otherwise it has to pass without the defect. FIRST: the seed of the first schedule,
+# in place of which BATON_FIRST_SEED names another one.
 set -euo pipefail
 unset XML_OUTPUT_FILE  # it would say that this test has failed
-number=$1 program=$2
-shift 2
+number=$1 first=${BATON_FIRST_SEED:-$2} program=$3
+shift 3
+# A case with the defect may wait to the end for what never comes. Without the defect it has as long.
+export BATON_PUMP_MS=${BATON_PUMP_MS:-3000}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
-# run NUMBER SCHEDULES
+# run NUMBER FIRST SCHEDULES ARGUMENTS...
 run() {
-  local number=$1 schedules=$2 status=0
-  shift 2
-  if [[ $1 == --deep ]]; then set -- "$@" --schedules "$schedules"; fi
-  BATON_MUTANT=$number BATON_SCHEDULES=$schedules "$program" "$@" >"$output" 2>&1 || status=$?
+  local number=$1 first=$2 schedules=$3 status=0
+  shift 3
+  if [[ $1 == --deep ]]; then set -- "$@" --first "$first" --schedules "$schedules"; fi
+  BATON_MUTANT=$number BATON_FIRST_SEED=$first BATON_SCHEDULES=$schedules "$program" "$@" >"$output" 2>&1 || status=$?
   return "$status"
 }
 
-if [[ $number -ne 0 ]] && ! run 0 20 "$@"; then
+if [[ $number -ne 0 ]] && ! run 0 1 20 "$@"; then
   tail -n 40 "$output"
   echo "it fails without the defect, too"
   exit 1
@@ -32,7 +35,7 @@ elif [[ $2 -eq 1 ]]; then
   schedules=1000
 fi
 status=0
-run "$number" "$schedules" "$@" || status=$?
+run "$number" "$first" "$schedules" "$@" || status=$?
 tail -n 20 "$output"
 case $status in
   0) echo "the defect was not noticed" && exit 1 ;;

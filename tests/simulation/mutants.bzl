@@ -6,7 +6,7 @@ mutant is a line of tests/simulation/MUTANTS.md, which `./run bars mutants` writ
 
 SIMULATE = "//tests/simulation:main.cc"
 
-def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False, deps = []):
+def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False, deps = [], first = 1):
     """A defect, for `mutants`.
 
     Args:
@@ -21,6 +21,8 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
       stepped: the killer kills after each instruction. Sanitizers' own are a hundred times as many.
       deep: the simulation needs schedules in which much is outstanding.
       deps: of the killer alone. They answer in the place of libc, which the others are not to meet.
+      first: the seed of the first schedule that is tried, shortly before the one that shows the defect, for
+        defects that it takes long to come to. `./run bars mutants` tries all from 1 on.
     """
     return struct(
         name = name,
@@ -30,18 +32,20 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         case = case,
         header = header,
         deps = deps,
+        first = first,
         # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
         tags = ["no-asan", "no-tsan"] if stepped else ["no-tsan"] if header else [],
         # What the killer is called with.
         arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"],
     )
 
-def keeper_mutant(name, src, edit):
+def keeper_mutant(name, src, edit, first = 1):
     """A defect that the simulation of keepers which die catches."""
     return mutant(
         name = name,
         src = src,
         edit = edit,
+        first = first,
         case = "KeeperSimulationTest.shouldKeepEveryPromiseWhereverKeepersDie",
         killer = "//tests/simulation:keeper/keeper_simulation_test.cc",
         deps = ["//tests/simulation:keeper_simulation"],
@@ -95,12 +99,12 @@ def _mutate_header(mutant):
     )
     return out
 
-def _test_mutant(name, number, program, arguments, tags):
+def _test_mutant(name, number, first, program, arguments, tags):
     native.sh_test(
         name = name + "_mutant_test",
         size = "medium",
         srcs = ["catch_mutant.sh"],
-        args = [str(number), "$(location " + program + ")"] + arguments,
+        args = [str(number), str(first), "$(location " + program + ")"] + arguments,
         data = [program],
         tags = ["mutant"] + tags,
     )
@@ -158,6 +162,7 @@ def mutants(mutants, deps):
         _test_mutant(
             mutant.name,
             0 if mutant.header else numbers[mutant.name],
+            mutant.first,
             program,
             mutant.arguments,
             mutant.tags,

@@ -5,21 +5,23 @@
 #   they are now, and no others. How each was caught is not compared: it changes with the sources.
 set -euo pipefail
 
-# Code in a cell of a table.
-# shellcheck disable=SC2016  # Markdown's quotes, not the shell's
-code() {
-  sed -e 's/^[[:blank:]]*//' -e '/^$/d' -e 's/|/\\|/g' -e 's/.*/`&`/' | tr '\n' ' ' | sed -e 's/ $//'
-}
-
-# row MUTATION: all but the last cell.
-row() {
-  local name source test before after
-  name=$(sed -n 's/^name //p' "$1")
-  source=$(sed -n 's/^source //p' "$1" | sed -e 's|^//||' -e 's|:|/|')
-  test=$(sed -n 's/^test //p' "$1" | sed -e 's|^//||' -e 's|:|/|' -e 's/ /: /')
-  before=$(sed -n 's/^< //p' "$1" | code)
-  after=$(sed -n 's/^> //p' "$1" | code)
-  printf '| %s | %s | %s | %s | %s |' "$name" "$source" "${before:-(a line more)}" "${after:-(left out)}" "$test"
+# rows MUTATION...: all but the last cell of each, in a line for each.
+rows() {
+  # shellcheck disable=SC2016  # Perl's, not the shell's
+  perl -e '
+    # Code in a cell of a table.
+    sub code { join " ", map { s/^[ \t]*//; s/\|/\\|/g; "`$_`" } grep { !/^[ \t]*$/ } @_ }
+    for my $mutation (@ARGV) {
+      open my $file, "<", $mutation or die "$mutation: $!\n";
+      my %lines;
+      while (<$file>) { chomp; push @{$lines{$1}}, $2 if /^(name|source|test|<|>) (.*)/ }
+      my ($name, $source, $test) = map { $lines{$_}[0] } qw(name source test);
+      for ($source, $test) { s|^//||; s|:|/| }
+      $test =~ s/ /: /;
+      my $before = code(@{$lines{"<"}}) || "(a line more)";
+      my $after = code(@{$lines{">"}}) || "(left out)";
+      print "| $name | $source | $before | $after | $test |\n";
+    }' "$@"
 }
 
 # caught LOGS NAME: the last cell.
@@ -32,7 +34,7 @@ mode=$1
 table=$2
 shift 2
 if [[ $mode == check ]]; then
-  rows=$(for mutation in "$@"; do row "$mutation" && echo; done)
+  rows=$(rows "$@")
   # shellcheck disable=SC2001  # of each line
   if ! diff <(grep '^| [a-z]' "$table" | sed -e 's/ [^|]*|$//' -e 's/[[:blank:]]*$//' | sort) \
     <(sed -e 's/[[:blank:]]*$//' <<<"$rows" | sort); then
@@ -60,7 +62,7 @@ model of the handover has mutants of its own: tests/model/check.sh.
 |---|---|---|---|---|---|
 END
   for mutation in "$@"; do
-    row "$mutation"
+    printf '%s' "$(rows "$mutation")"
     printf ' %s |\n' "$(caught "$logs" "$(sed -n 's/^name //p' "$mutation")")"
   done
 } >"$table"

@@ -79,7 +79,8 @@ class RawPeer {
   uint64_t posted_receives_ = 0;
 };
 
-// Turns until `done` holds, for at most ten seconds (wait_until.h); whether it came to that.
+// Turns until `done` holds, for at most ten seconds (wait_until.h) or BATON_PUMP_MS; whether it
+// came to that.
 bool Pump(const std::function<void()>& turn, const std::function<bool()>& done);
 
 }  // namespace baton::driver::testing

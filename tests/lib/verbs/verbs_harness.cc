@@ -17,7 +17,7 @@
 namespace baton::verbs::testing {
 namespace {
 
-constexpr std::chrono::nanoseconds kDeadline = std::chrono::seconds(30);
+constexpr std::chrono::nanoseconds kDeadline = std::chrono::seconds(15);
 
 }  // namespace
 

@@ -65,7 +65,7 @@ class Buffer {
 
 inline constexpr uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-// Turns both sides until `done` returns true, for at most thirty seconds (five minutes in the
+// Turns both sides until `done` returns true, for at most fifteen seconds (ten times as long in the
 // virtual machine). Returns whether it did. `done` may poll a completion: it is not called again
 // after that.
 bool Pump(Side& a, Side& b, const std::function<bool()>& done);

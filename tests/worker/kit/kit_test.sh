@@ -47,9 +47,15 @@ mount -t tmpfs tmpfs "$root$repository"
 mount -t tmpfs tmpfs "$root/root"
 # With /bin before /usr/bin, CMake finds packages by way of /lib.
 inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }
+# Nobody reads manuals here: dpkg need not index them.
+rm -f "$root/var/lib/man-db/auto-update"
 inside sh -c 'dpkg --install /tmp/*.deb && cp -r /usr/share/doc/libbaton-dev/examples /tmp/project' \
   >"$work/install.log" 2>&1 || die "the packages do not install"
 
+# While the examples serve, what the last part tests is built.
+inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build adder/build' >"$work/new.log" 2>&1 &
+new_service=$!
 inside sh -c 'cd /tmp/project && cmake -B build -DCMAKE_C_FLAGS="-Wall -Wextra -Werror -pedantic" \
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build build' \
   >"$work/cmake.log" 2>&1 || die "CMake does not build the examples"
@@ -188,10 +194,12 @@ owned_by second || die "$(owner) answers after the first worker with coroutines 
 echo "a coroutine that goes on where another worker's was killed"
 end
 
-# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it.
+# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it, which ends with the first
+# expectation that fails: a service is started for each commit, and one that fails is enough.
 test_new_service() {
-  inside sh -c "cmake --build /tmp/adder/build && /tmp/adder/build/adder_test --gtest_filter='*${2:-}'" \
-    >"$work/$1" 2>&1
+  local stop=${2:+--gtest_break_on_failure}
+  inside sh -c "ulimit -c 0 && cmake --build /tmp/adder/build &&
+    /tmp/adder/build/adder_test --gtest_filter='*${2:-}' $stop" >"$work/$1" 2>&1
 }
 # break_new_service NAME SCRIPT CASE: the case fails with what the script makes of the service, for NAME of the log.
 break_new_service() {
@@ -199,11 +207,11 @@ break_new_service() {
   sed -i "$2" "$root/tmp/adder/adder.cpp"
   cmp -s "$root/tmp/adder/adder.cpp" "$work/adder.cpp" && die "$1: its edit changes nothing"
   if test_new_service "adder-$1.log" "$3"; then die "$1: the test passes"; fi
-  grep -q "FAILED.*$3" "$work/adder-$1.log" || die "$1: $3 does not run"
+  grep -q "RUN.*$3" "$work/adder-$1.log" || die "$1: $3 does not run"
+  grep -q ': Failure$' "$work/adder-$1.log" || die "$1: $3 ends without a failed expectation"
   cp "$work/adder.cpp" "$root/tmp/adder/adder.cpp"
 }
-inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
-  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic"' >"$work/new.log" 2>&1 || die "no new service"
+wait "$new_service" || die "no new service"
 test_new_service adder.log || die "the test of a new service fails"
 break_new_service over_the_request 's/= AnswerBuffer(done.connection, /= RequestBuffer(shard, done.sequence, /' KilledAtAnyCommit
 break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed

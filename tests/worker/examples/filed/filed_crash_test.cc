@@ -137,12 +137,12 @@ class FiledCrashTest : public FiledDeathTest {
     return get;
   }
 
-  static constexpr size_t kLargeBytes = 64 << 20;
+  static constexpr size_t kLargeBytes = 16 << 20;  // four times the ring of a client
 };
 
 TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(StartSafe());
-  ASSERT_NO_FATAL_FAILURE(StartLoads(2));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(2));
   for (const char* point : kServingPoints) {
     for (const int passing : {1, 5}) {
       ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, passing));
@@ -194,7 +194,7 @@ TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
 
 TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {
   ASSERT_NO_FATAL_FAILURE(StartSafe());
-  ASSERT_NO_FATAL_FAILURE(StartLoads(2));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(2));
   for (const char* point : kAdoptionPoints) {
     ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, 1));
   }
@@ -252,7 +252,7 @@ class NativeFiledCrashTest : public FiledDeathTest {
 TEST_F(NativeFiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
   ASSERT_NO_FATAL_FAILURE(StartNative("filed-v1-test-hooks.so"));
-  ASSERT_NO_FATAL_FAILURE(StartLoads(2));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(2));
   for (const char* point : kServingPoints) {
     for (const uint32_t passing : {1, 5}) {
       ASSERT_NO_FATAL_FAILURE(ExpectProgressOverNativeDeathAt(point, passing));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -125,6 +126,8 @@ class FetchLoad {
   FetchLoad(const FetchLoad&) = delete;
   FetchLoad& operator=(const FetchLoad&) = delete;
 
+  // Rests after each answer from now on, which leaves the processors to workers that start.
+  void SlowDown() { rests_ = true; }
   uint64_t answers() const { return answers_; }
   uint64_t rounds() const { return rounds_; }
   // Answers since this fetch of the tree began, and those of a whole one; 0: there was none yet.
@@ -173,17 +176,21 @@ class FetchLoad {
     // Ranges of several pieces, several for each of the larger files.
     DownloadOptions options;
     options.range_bytes = 1 << 20;
-    Download download(&client, &tree, options, complain,
-                      [&](const Totals&, const std::string&) { ++answers_; });
+    Download download(&client, &tree, options, complain, [&](const Totals&, const std::string&) {
+      ++answers_;
+      if (rests_ && !stop_) std::this_thread::sleep_for(kRest);
+    });
     BATON_RETURN_IF_ERROR(download.Run(""));
     BATON_RETURN_IF_ERROR(complaint);
     return CompareTrees(served_, into_);
   }
 
+  static constexpr std::chrono::milliseconds kRest{1};
+
   const std::string served_, into_;
   absl::Status status_;  // of the thread, until it was joined
   std::atomic<uint64_t> answers_{0}, answers_before_{0}, answers_of_round_{0}, rounds_{0};
-  std::atomic<bool> stop_{false}, ended_{false};
+  std::atomic<bool> stop_{false}, ended_{false}, rests_{false};
   std::thread thread_;
 };
 
@@ -252,6 +259,13 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
           port_, Served(), temporary_->File(absl::StrCat("load", loads_.size()))));
     }
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+
+  // Starts clients that rest after each answer. Owners die at named points, which a few answers
+  // reach.
+  void StartSlowLoads(int count) {
+    ASSERT_NO_FATAL_FAILURE(StartLoads(count));
+    for (const auto& load : loads_) load->SlowDown();
   }
 
   std::unique_ptr<GetClient> Connect() {

@@ -65,7 +65,7 @@ TEST_F(FiledTest, shouldServeWithoutIoUringToo) {
 TEST_F(FiledTest, shouldServeSeveralClientsAtOnce) {
   MakeTree();
   ASSERT_NO_FATAL_FAILURE(StartService());
-  ASSERT_NO_FATAL_FAILURE(StartLoads(8));
+  ASSERT_NO_FATAL_FAILURE(StartLoads(4));
   EXPECT_OK(harness::WaitUntil(
       "each client to have the whole tree",
       [&] {

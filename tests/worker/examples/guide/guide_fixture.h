@@ -51,6 +51,8 @@ class Counting {
   Counting(const Counting&) = delete;
   Counting& operator=(const Counting&) = delete;
 
+  // Rests between two messages from now on, which leaves the processors to workers that start.
+  void SlowDown() { rests_ = true; }
   uint64_t answers() const { return answers_; }
   bool failed() const { return failed_; }
   // Returns what is wrong, if anything.
@@ -73,13 +75,16 @@ class Counting {
       if (answer.ok() && NumberOf(*answer) != ++answers_) {
         status_ = absl::DataLossError(absl::StrCat("answer ", answers_.load(), " is ", *answer));
       }
+      if (rests_) std::this_thread::sleep_for(kRest);
     }
     failed_ = !status_.ok();
   }
 
+  static constexpr std::chrono::milliseconds kRest{2};
+
   absl::Status status_;  // of the thread, until it was joined
   std::atomic<uint64_t> answers_{0};
-  std::atomic<bool> stop_{false}, failed_{false};
+  std::atomic<bool> stop_{false}, failed_{false}, rests_{false};
   std::thread thread_;
 };
 
@@ -181,6 +186,7 @@ class GuideTest : public harness::ClusterFixture {
   // goes on.
   void KillAt(const std::string& program, const std::vector<std::string>& points,
               const GuideWorker& safe, const std::vector<std::string>& more = {}) {
+    SlowDown();
     for (const std::string& point : points) {
       SCOPED_TRACE(point);
       std::unique_ptr<GuideWorker> doomed;
@@ -210,6 +216,7 @@ class GuideTest : public harness::ClusterFixture {
   }
   // Native owners die at each point, and the clients that count go on.
   void KillNativeAt(const std::vector<std::string>& points) {
+    SlowDown();
     for (const std::string& point : points) {
       SCOPED_TRACE(point);
       Arm(point);
@@ -223,6 +230,12 @@ class GuideTest : public harness::ClusterFixture {
       counting_.push_back(std::make_unique<Counting>(cluster_->port()));
     }
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+
+  // Has the clients rest between two messages. Owners die at named points, which a few messages
+  // reach.
+  void SlowDown() {
+    for (const auto& client : counting_) client->SlowDown();
   }
 
   // Each client has been answered several times since this was called.

@@ -3,6 +3,7 @@
 #define TESTS_WORKER_EXAMPLES_MEMD_MEMD_LOAD_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -35,6 +36,8 @@ class MemdLoad {
   // All that the checker does is done in so many rounds.
   static constexpr uint64_t kPeriod = 16;
 
+  // Rests between two rounds from now on, which leaves the processors to workers that start.
+  void SlowDown() { rests_ = true; }
   uint64_t answers() const { return rounds_; }
   uint64_t position() const { return rounds_ % kPeriod; }
   bool failed() const { return ended_ && !stop_; }
@@ -60,13 +63,16 @@ class MemdLoad {
     while (!stop_) {
       BATON_RETURN_IF_ERROR(checker.Round());
       rounds_ = checker.rounds();
+      if (rests_) std::this_thread::sleep_for(kRest);
     }
     return checker.End();
   }
 
+  static constexpr std::chrono::milliseconds kRest{2};
+
   absl::Status status_;  // of the thread, until it was joined
   std::atomic<uint64_t> rounds_{0};
-  std::atomic<bool> stop_{false}, ended_{false};
+  std::atomic<bool> stop_{false}, ended_{false}, rests_{false};
   std::thread thread_;
 };
 

@@ -31,6 +31,7 @@ absl::Status BlockLoad::Serve() {
     for (size_t i = 0; i < host_->io_queues() && !stop_; ++i) {
       BATON_RETURN_IF_ERROR(Fill(host_->io(i)));
     }
+    if (rests_) std::this_thread::sleep_for(kRest);
     BATON_RETURN_IF_ERROR(TakeAnswers());
   }
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #define TESTS_WORKER_EXAMPLES_NVMED_BLOCK_LOAD_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -116,6 +117,9 @@ class BlockLoad {
   BlockLoad(const BlockLoad&) = delete;
   BlockLoad& operator=(const BlockLoad&) = delete;
 
+  // Rests from now on before it takes the next answers, which leaves the processors to workers that
+  // start. The commands that follow a rest come together.
+  void SlowDown() { rests_ = true; }
   uint64_t answers() const { return answered_; }
   bool failed() const { return ended_ && !stop_; }
   // Ends it. OK: each command was answered once and with success, all blocks hold what was written
@@ -126,6 +130,8 @@ class BlockLoad {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kRest{5};
+
   enum class Kind : uint8_t { kRead, kWrite, kZeroes, kDeallocate, kFlush };
   struct Command {
     Kind kind = Kind::kRead;
@@ -157,7 +163,7 @@ class BlockLoad {
   uint64_t reads_ = 0, writes_ = 0, bytes_read_ = 0, bytes_written_ = 0;
   absl::Status status_;  // of the thread, until it was joined
   std::atomic<uint64_t> answered_{0};
-  std::atomic<bool> stop_{false}, abandoned_{false}, ended_{false};
+  std::atomic<bool> stop_{false}, abandoned_{false}, ended_{false}, rests_{false};
   std::thread thread_;
 };
 

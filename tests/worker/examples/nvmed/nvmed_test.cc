@@ -181,7 +181,7 @@ TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
   StartLoad(kFileNamespace, 2, 6);
   StartLoad(kMemoryNamespace, 1, 1);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 4; ++i) {
     ExampleOptions options;
     options.version = 2 - i % 2;
     std::unique_ptr<ExampleWorker> next;

@@ -1,6 +1,7 @@
 // These tests run pingd on Baton, on the soft device: many clients, upgrades and kills, and clients
 // that are wrong.
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -30,6 +31,8 @@ class PingLoad {
   PingLoad(const PingLoad&) = delete;
   PingLoad& operator=(const PingLoad&) = delete;
 
+  // Rests between two pings from now on, which leaves the processors to workers that start.
+  void SlowDown() { rests_ = true; }
   uint64_t answers() const { return pings_; }
   bool failed() const { return ended_ && !stop_; }
   // What it has found; of a whole connection.
@@ -49,14 +52,17 @@ class PingLoad {
     while (status_.ok() && !stop_) {
       status_ = (*client)->Ping();
       if (status_.ok()) ++pings_;
+      if (rests_) std::this_thread::sleep_for(kRest);
     }
     if (status_.ok()) status_ = (*client)->Disconnect();
     ended_ = true;
   }
 
+  static constexpr std::chrono::milliseconds kRest{2};
+
   absl::Status status_;  // of the thread, until it was joined
   std::atomic<uint64_t> pings_{0};
-  std::atomic<bool> stop_{false}, ended_{false};
+  std::atomic<bool> stop_{false}, ended_{false}, rests_{false};
   std::thread thread_;
 };
 
@@ -86,6 +92,13 @@ class PingdTest : public examples::ExampleTest<PingLoad> {
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
+  // Starts clients that rest between two pings. Owners die at named points, which a few pings
+  // reach, or the clients are so many that some ping is mostly under way.
+  void StartSlowLoads(int count) {
+    ASSERT_NO_FATAL_FAILURE(StartLoads(count, 1000));
+    for (const auto& load : loads_) load->SlowDown();
+  }
+
   // A client of the protocol rdma_client has one answer.
   static void ExpectOneAnswer(ClientConnection& client) {
     ASSERT_OK(client.Send({}));
@@ -111,7 +124,7 @@ TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
 
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
   ASSERT_NO_FATAL_FAILURE(StartService());
-  ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(8));
   for (const char* program : {"pingd-v2", "pingd-v1", "pingd-v2"}) {
     ASSERT_NO_FATAL_FAILURE(UpgradeTo(program));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -139,7 +152,7 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepWhereConnectionsShareReceives) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(2, 16, {"--shared-receive-queue-depth", "8"}));
   ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
-  ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(8));
   const auto client = ClientConnection::Connect(port_, 60'000);
   ASSERT_OK(client);
   // It takes receives that others need, and they are posted again.
@@ -284,7 +297,7 @@ class PingdCrashTest : public PingdTest {
 
 TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
   ASSERT_NO_FATAL_FAILURE(StartSafeWith("rping"));
-  ASSERT_NO_FATAL_FAILURE(StartLoads(2, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(2));
   for (const char* step : {"source", "read", "sink", "written", "sent"}) {
     for (const char* moment : {"begin", "staged", "end"}) {
       for (const int passing : {1, 2, 7}) {
@@ -299,7 +312,7 @@ TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
 // The six completions of a ping, one after the other: each of them is the one that is committed.
 TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOnEitherSideOfTheCommit) {
   ASSERT_NO_FATAL_FAILURE(StartSafeWith("rping"));
-  ASSERT_NO_FATAL_FAILURE(StartLoads(1, 1000));
+  ASSERT_NO_FATAL_FAILURE(StartSlowLoads(1));
   for (const char* point : {"commit-before-publish", "commit-published"}) {
     // The first commits are those of the adoption.
     for (int passing = 3; passing < 3 + 6; ++passing) {
