@@ -99,8 +99,8 @@ class PeerProcess {
   std::string result_;  // its final line, when that came unasked
 };
 
-// A peer that is busy all the time, and checks each answer. An emulated machine is busy with less, and
-// would have no time for what a test does meanwhile.
+// A peer that is busy all the time, and checks each answer. An emulated machine is busy with less,
+// and would have no time for what a test does meanwhile.
 inline PeerOptions SteadyLoad() {
   PeerOptions load;
   load.connections = 8;

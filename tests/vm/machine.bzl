@@ -12,7 +12,8 @@ def vm_test(
         lossy = None,
         judges_itself = False,
         killed_owners = False,
-        alone = False):
+        alone = False,
+        manual = False):
     script = script or name + ".sh"
     options = ["--cpus", str(cpus)]
     for program in programs:
@@ -41,7 +42,39 @@ def vm_test(
             "rxe_common.sh",
             "//deploy:machine",
         ] + programs + data,
-        tags = (["exclusive"] if alone else []) + ["local", "system", "vm"],
+        tags = (["exclusive"] if alone else []) + (["manual"] if manual else []) + ["local", "system", "vm"],
+    )
+
+def vm_tests(name, tests, cpus = 1):
+    """Tests of one machine, one after another (in_one_machine.sh), each of which may be run by its own name, too.
+
+    Args:
+      name: of the machine.
+      tests: what vm_test takes for each, but no peer and not alone; cpus are for those that are run by their names.
+      cpus: of the machine.
+    """
+    words, programs, data = [], {}, {"common.sh": None}
+    for test in tests:
+        script = test.get("script", test["name"] + ".sh")
+        judge = "judged"
+        if test.get("lossy"):
+            judge = "lossy"
+        elif test.get("judges_itself"):
+            judge = "judges-itself"
+        elif test.get("killed_owners"):
+            judge = "killed-owners"
+        words.append("'%s'" % " ".join([test["name"], judge, "$(location %s)" % script] + test.get("args", [])))
+        programs.update({program: None for program in test.get("programs", [])})
+        data.update({file: None for file in [script] + test.get("data", [])})
+        vm_test(manual = True, **test)
+    vm_test(
+        name = name,
+        script = "in_one_machine.sh",
+        args = words,
+        cpus = cpus,
+        data = data.keys(),
+        judges_itself = True,
+        programs = programs.keys(),
     )
 
 def soft_test(name, script, programs = [], data = [], args = [], size = "medium"):
