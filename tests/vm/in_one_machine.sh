@@ -58,10 +58,14 @@ make_device() {
   done
 }
 
-# clean_up NAME: takes away what that test has left: processes, files where it has them, kernel settings, counted timers,
-# networks and devices. A script that mounts something, loads modules or adds users has a machine of its own, or is last.
+# clean_up NAME: takes away what that test has left: controllers of NVMe, processes, files where it has them, kernel
+# settings, counted timers, networks and devices. What else a script leaves, as mounts, does the next ones no harm, or it
+# is the last one.
 clean_up() {
   local entry pid left=()
+  for entry in /sys/class/nvme/*/delete_controller; do
+    [[ ! -e $entry ]] || echo 1 >"$entry" || true
+  done
   end_processes
   for entry in /run/* /dev/shm/*; do
     [[ -n ${there[$entry]:-} || ! -e $entry ]] || left+=("$entry")
