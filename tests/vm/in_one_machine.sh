@@ -58,9 +58,9 @@ make_device() {
   done
 }
 
-# clean_up NAME: takes away what that test has left: controllers of NVMe, processes, files where it has them, kernel
-# settings, counted timers, networks and devices. What else a script leaves, as mounts, does the next ones no harm, or it
-# is the last one.
+# clean_up: takes away what the last test has left: controllers of NVMe, processes, files in $place, /run and /dev/shm,
+# kernel settings, counted timers, networks and devices. What else a script leaves, as mounts, does the next ones no harm,
+# or it is the last one.
 clean_up() {
   local entry pid left=()
   for entry in /sys/class/nvme/*/delete_controller; do
@@ -71,7 +71,7 @@ clean_up() {
     [[ -n ${there[$entry]:-} || ! -e $entry ]] || left+=("$entry")
   done
   # But not where something is mounted.
-  rm -rf --one-file-system "/tmp/$1" "${left[@]}" || true
+  rm -rf --one-file-system "$place" "${left[@]}" || true
   echo 0 >/proc/sys/kernel/randomize_va_space
   echo 0 >/proc/sys/vm/nr_hugepages
   # count_timers and prefer_the_device.
@@ -87,12 +87,15 @@ clean_up() {
 run_test() {
   local name=$1 judge=$2 script=$3 status=0 command=(bash)
   shift 3
-  mkdir "$all/$name" "/tmp/$name"
+  # The host's files are there, too.
+  place=$(mktemp -dt "$name-XXXXXX")
+  chmod 755 "$place"
+  mkdir "$all/$name"
   case $judge in
     judged) command+=("$here/judged.sh") ;;
     killed-owners) command+=("$here/judged.sh" --killed-owners) ;;
   esac
-  BATON_VM_RESULTS=$all/$name TMPDIR=/tmp/$name setsid --wait "${command[@]}" "$(realpath "$script")" "$@" </dev/null ||
+  BATON_VM_RESULTS=$all/$name TMPDIR=$place setsid --wait "${command[@]}" "$(realpath "$script")" "$@" </dev/null ||
     status=$?
   if [[ $judge == lossy ]]; then
     echo "the device's counters are not judged"
@@ -106,10 +109,10 @@ run_test() {
 # write_cases: what those that have ended make of test.xml.
 write_cases() { printf '<testsuites>%s</testsuites>\n' "$cases" >"$all/cases.xml"; }
 
-cases='' failed='' name=''
+cases='' failed='' place=''
 for test in "$@"; do
   read -ra words <<<"$test"
-  [[ -z $name ]] || clean_up "$name"
+  [[ -z $place ]] || clean_up
   name=${words[0]} status=0 began=$SECONDS failures=0 failure=''
   echo "=== $name"
   run_test "${words[@]}" || status=$?
