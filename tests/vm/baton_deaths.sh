@@ -138,7 +138,7 @@ upgrade_baton() {
   if [[ $release == 0.1.0 ]]; then release=0.1.1; else release=0.1.0; fi
   ln "$work/keeper-$release" "$work/libexec/baton-keeper.new"
   mv "$work/libexec/baton-keeper.new" "$work/libexec/baton-keeper"
-  operator upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
+  operator upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
   for name in "${!keeper_of[@]}"; do
     line=$(grep "^service $name: keeper replaced (pid ${keeper_of[$name]}, " "$work/upgrade.log") || line=''
     [[ $line =~ " -> pid "([0-9]+)", release $release)"$ ]] || die "not $release: $(<"$work/upgrade.log")"

@@ -50,7 +50,8 @@ def vm_tests(name, tests, cpus = 1):
 
     Args:
       name: of the machine.
-      tests: what vm_test takes for each, but no peer and not alone; cpus are for those that are run by their names.
+      tests: what vm_test takes for each (also rdma()), but no peer and not alone; cpus are for those that are run by
+        their names.
       cpus: of the machine.
     """
     words, programs, data = [], {}, {"common.sh": None}
@@ -90,8 +91,8 @@ def soft_test(name, script, programs = [], data = [], args = [], size = "medium"
         tags = ["system"],
     )
 
-def rdma_test(name, tests, args = [], **kwargs):
-    """Programs of GoogleTest, in a machine, one after another: on_rdma.sh.
+def rdma(name, tests, args = [], **kwargs):
+    """Returns, for vm_test, what runs programs of GoogleTest in a machine, one after another: on_rdma.sh.
 
     Args:
       name: of the test.
@@ -100,7 +101,7 @@ def rdma_test(name, tests, args = [], **kwargs):
       **kwargs: as for vm_test.
     """
     programs = [test.partition("=")[0] for test in tests]
-    vm_test(
+    return dict(
         name = name,
         script = "on_rdma.sh",
         args = args + [
@@ -110,3 +111,6 @@ def rdma_test(name, tests, args = [], **kwargs):
         data = {program: None for program in programs}.keys(),
         **kwargs
     )
+
+def rdma_test(**kwargs):
+    vm_test(**rdma(**kwargs))

@@ -331,7 +331,7 @@ serves_all "Baton with a processor again"
 tell "services: the connections outlive want of processor time"
 # All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
 before=$(main_pid)
-baton upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
+baton upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
 fed() { systemctl show batond -p WatchdogTimestampMonotonic --value; }
 last=$(fed)
 until [[ $(fed) != "$last" ]]; do pause 0.5; done
