@@ -94,6 +94,9 @@ make_initrd() {
   while read -r module; do
     cp "$module" "$root/modules/$((number++))-${module##*/}"
   done < <(sed -n 's/^insmod \(.*[^ ]\) *$/\1/p' "$work/depends" | awk '!seen[$0]++')
+  # Without signatures and descriptions of types: the kernel would check the former, and read all of its own of the latter
+  # for the first module that has some.
+  ! command -v strip >/dev/null || strip --strip-debug --remove-section=.BTF "$root"/modules/*
   (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initrd"
 }
 
