@@ -8,6 +8,8 @@
 set -euo pipefail
 here=$(dirname "$0")
 all=$BATON_VM_RESULTS
+# What is cleaned: all but a test of this wants it to be the machine.
+root=${BATON_CLEANED_ROOT:-}
 # shellcheck source=tests/vm/common.sh
 source "$here/common.sh"
 # shellcheck source=tests/vm/rxe_common.sh
@@ -16,41 +18,41 @@ interface=$(rdma link show rxe0/1 | sed -n 's/.*netdev \([^ ]*\).*/\1/p')
 
 # What is there before the first one, and stays.
 declare -A there=()
-for entry in /proc/[0-9]* /run/* /dev/shm/* /sys/class/net/*; do there[$entry]=1; done
+for entry in "$root"/{proc/[0-9],run/,dev/shm/,sys/class/net/}*; do there[$entry]=1; done
 
 # end_processes: returns when none is left. Threads of the kernel, and what has ended, have no program.
 end_processes() {
   local entry found=yes
   while [[ -n $found ]]; do
     found=''
-    for entry in /proc/[0-9]*; do
+    for entry in "$root"/proc/[0-9]*; do
       [[ -e $entry/exe && -z ${there[$entry]:-} ]] || continue
       found=yes
-      kill -KILL "${entry#/proc/}" 2>/dev/null || true
+      kill -KILL "${entry##*/}" 2>/dev/null || true
     done
     [[ -z $found ]] || pause 0.1
   done
 }
 
-# make_device: rxe0, which counts from 0, beside no other, with the machine's address as its only one. Everybody may open
-# its files, as at the machine's start.
+# make_device: rxe0, which counts from 0, beside no other, with the machine's address as its only one. Everybody may
+# open its files, as at the machine's start.
 make_device() {
   local link gid='' file
-  for link in /sys/class/infiniband/*; do
+  for link in "$root"/sys/class/infiniband/*; do
     [[ ! -e $link ]] || rdma link delete "${link##*/}"
   done
-  for link in /sys/class/net/*; do
+  for link in "$root"/sys/class/net/*; do
     [[ -n ${there[$link]:-} ]] || ip link delete "${link##*/}"
   done
   ip -4 address flush dev "$interface"
   ip address add "$BATON_VM_ADDRESS/24" dev "$interface"
   ip link set "$interface" mtu 4200 up
   rdma link add rxe0 type rxe netdev "$interface"
-  chown root:root /dev/infiniband/*
-  chmod 0666 /dev/infiniband/*
+  chown root:root "$root"/dev/infiniband/*
+  chmod 0666 "$root"/dev/infiniband/*
   # The kernel makes GIDs in its own time.
   until [[ $gid == *:ffff:* ]]; do
-    for file in /sys/class/infiniband/rxe0/ports/1/gids/{0,1,2,3}; do
+    for file in "$root"/sys/class/infiniband/rxe0/ports/1/gids/{0,1,2,3}; do
       read -r gid 2>/dev/null <"$file" || gid=''
       [[ $gid != *:ffff:* ]] || break
     done
@@ -59,21 +61,21 @@ make_device() {
 }
 
 # clean_up: takes away what the last test has left: controllers of NVMe, processes, files in $place, /run and /dev/shm,
-# kernel settings, counted timers, networks and devices. What else a script leaves, as mounts, does the next ones no harm,
-# or it is the last one.
+# kernel settings, counted timers, networks and devices. What else a script leaves, as mounts, does the next ones no
+# harm, or it is the last one.
 clean_up() {
   local entry pid left=()
-  for entry in /sys/class/nvme/*/delete_controller; do
+  for entry in "$root"/sys/class/nvme/*/delete_controller; do
     [[ ! -e $entry ]] || echo 1 >"$entry" || true
   done
   end_processes
-  for entry in /run/* /dev/shm/*; do
+  for entry in "$root"/{run,dev/shm}/*; do
     [[ -n ${there[$entry]:-} || ! -e $entry ]] || left+=("$entry")
   done
   # But not where something is mounted.
   rm -rf --one-file-system "$place" "${left[@]}" || true
-  echo 0 >/proc/sys/kernel/randomize_va_space
-  echo 0 >/proc/sys/vm/nr_hugepages
+  echo 0 >"$root/proc/sys/kernel/randomize_va_space"
+  echo 0 >"$root/proc/sys/vm/nr_hugepages"
   # count_timers and prefer_the_device.
   if read -r _ 2>/dev/null <"$tracing/kprobe_events"; then
     echo 0 >"$tracing/events/kprobes/enable"
