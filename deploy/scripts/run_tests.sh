@@ -77,7 +77,11 @@ if [[ -z $quick && -z $no_machine ]]; then
 fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin
 
-machine_tests() { bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...))' 2>/dev/null; }
+# Those that are manual are parts of others.
+machine_tests() {
+  bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...)) except attr(tags, "[\[ ]manual[,\]]", //tests/vm/...)' \
+    2>/dev/null
+}
 if [[ -n $no_machine ]]; then
   mapfile -t targets < <(machine_tests)
   arguments+=(--no-machine "$no_machine" "${targets[@]}")

@@ -1,5 +1,6 @@
 // Kills the owner at every named crash point of the worker library and of the ledger, at several
 // passings of each, under checked traffic: no effect is lost and none happens twice (P1, P2).
+// BATON_RATE: of the peer, in messages per second (4000).
 #include <sys/wait.h>
 
 #include <chrono>
@@ -38,7 +39,7 @@ class CrashPointTest : public CrashTest {
   void Begin(const harness::ClusterOptions& options) {
     ASSERT_NO_FATAL_FAILURE(StartCluster(options));
     ASSERT_NO_FATAL_FAILURE(StartWorker(2, &safe_));
-    ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+    ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 4000)));
   }
 
   // A worker that dies at the given passing of `point`; ready, and not yet an owner.

@@ -100,13 +100,14 @@ ask_keepers() {
 
 # ---------------------------------------------------------------- its deaths
 
-# make_keepers: another release's is the same program, which calls itself so.
+# make_keepers: another release's is the same program, which calls itself so. Each is one file for all upgrades, since QEMU
+# would translate a copy's code again.
 release=0.1.0
 make_keepers() {
   mkdir "$work/libexec"
   ln -s "$BATON_BIN"/* "$work/libexec"
-  cp "$BATON_BIN/baton-keeper" "$work/keeper-0.1.0"
-  sed 's/0\.1\.0\x00/0.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
+  ln -s "$BATON_BIN/baton-keeper" "$work/keeper-0.1.0"
+  LC_ALL=C sed 's/0\.1\.0\x00/0.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
   chmod 755 "$work/keeper-0.1.1"
 }
 
@@ -135,9 +136,9 @@ restart_batond() {
 upgrade_baton() {
   local name line
   if [[ $release == 0.1.0 ]]; then release=0.1.1; else release=0.1.0; fi
-  cp "$work/keeper-$release" "$work/libexec/baton-keeper.new"
+  ln "$work/keeper-$release" "$work/libexec/baton-keeper.new"
   mv "$work/libexec/baton-keeper.new" "$work/libexec/baton-keeper"
-  operator upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
+  operator upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
   for name in "${!keeper_of[@]}"; do
     line=$(grep "^service $name: keeper replaced (pid ${keeper_of[$name]}, " "$work/upgrade.log") || line=''
     [[ $line =~ " -> pid "([0-9]+)", release $release)"$ ]] || die "not $release: $(<"$work/upgrade.log")"

@@ -33,7 +33,7 @@ if [[ $BATON_VM_ADDRESS == 10.0.0.2 ]]; then
     exec 3>/dev/null
     until { exec 3<>"/dev/tcp/10.0.0.1/$report_port"; } 2>/dev/null; do pause 0.5; done
     status=0
-    baton-peer --device rdma:rxe0 --connect "10.0.0.1:$port" --connections 4 --rate 200 --json \
+    baton-peer --device rdma:rxe0 --connect "10.0.0.1:$port" --connections 4 --rate 100 --json \
       --until-stdin-closes --reply-timeout-ms 600000 --drain-timeout-ms 600000 <&3 >&3 || status=$?
     printf '%s\n' "status $status" "$(statistics)" "lost $(($(packets_lost) - before))" >&3
   done

@@ -12,7 +12,8 @@ def vm_test(
         lossy = None,
         judges_itself = False,
         killed_owners = False,
-        alone = False):
+        alone = False,
+        manual = False):
     script = script or name + ".sh"
     options = ["--cpus", str(cpus)]
     for program in programs:
@@ -41,7 +42,40 @@ def vm_test(
             "rxe_common.sh",
             "//deploy:machine",
         ] + programs + data,
-        tags = (["exclusive"] if alone else []) + ["local", "system", "vm"],
+        tags = (["exclusive"] if alone else []) + (["manual"] if manual else []) + ["local", "system", "vm"],
+    )
+
+def vm_tests(name, tests, cpus = 1):
+    """Tests of one machine, one after another (in_one_machine.sh), each of which may be run by its own name, too.
+
+    Args:
+      name: of the machine.
+      tests: what vm_test takes for each (also rdma()), but no peer and not alone; cpus are for those that are run by
+        their names.
+      cpus: of the machine.
+    """
+    words, programs, data = [], {}, {"common.sh": None}
+    for test in tests:
+        script = test.get("script", test["name"] + ".sh")
+        judge = "judged"
+        if test.get("lossy"):
+            judge = "lossy"
+        elif test.get("judges_itself"):
+            judge = "judges-itself"
+        elif test.get("killed_owners"):
+            judge = "killed-owners"
+        words.append("'%s'" % " ".join([test["name"], judge, "$(location %s)" % script] + test.get("args", [])))
+        programs.update({program: None for program in test.get("programs", [])})
+        data.update({file: None for file in [script] + test.get("data", [])})
+        vm_test(manual = True, **test)
+    vm_test(
+        name = name,
+        script = "in_one_machine.sh",
+        args = words,
+        cpus = cpus,
+        data = data.keys(),
+        judges_itself = True,
+        programs = programs.keys(),
     )
 
 def soft_test(name, script, programs = [], data = [], args = [], size = "medium"):
@@ -57,8 +91,8 @@ def soft_test(name, script, programs = [], data = [], args = [], size = "medium"
         tags = ["system"],
     )
 
-def rdma_test(name, tests, args = [], **kwargs):
-    """Programs of GoogleTest, in a machine, one after another: on_rdma.sh.
+def rdma(name, tests, args = [], **kwargs):
+    """Returns, for vm_test, what runs programs of GoogleTest in a machine, one after another: on_rdma.sh.
 
     Args:
       name: of the test.
@@ -67,7 +101,7 @@ def rdma_test(name, tests, args = [], **kwargs):
       **kwargs: as for vm_test.
     """
     programs = [test.partition("=")[0] for test in tests]
-    vm_test(
+    return dict(
         name = name,
         script = "on_rdma.sh",
         args = args + [
@@ -77,3 +111,6 @@ def rdma_test(name, tests, args = [], **kwargs):
         data = {program: None for program in programs}.keys(),
         **kwargs
     )
+
+def rdma_test(**kwargs):
+    vm_test(**rdma(**kwargs))

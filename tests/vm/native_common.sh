@@ -21,7 +21,7 @@ else
   device=rdma:rxe0 device_config='rdma { device: "rxe0" }' address=$BATON_VM_ADDRESS states=/run
   # Flags of a peer whose load is not what is tested: at full speed it takes the time of what an operator starts.
   # shellcheck disable=SC2034  # of scripts
-  some_load=(--rate 500)
+  some_load=(--rate 200)
   # begin_judgement, end_judgement: nothing was lost in between. After rxe_common.sh.
   begin_judgement() { prefer_the_device && count_timers; }
   end_judgement() { statistics | check_counters || die "the device lost something, or was not ready"; }

@@ -104,14 +104,14 @@ disconnect_host() {
 
 # ---------------------------------------------------------------- the kernel's log
 
-# mark_kernel_log: what is told from here on is what kernel_log prints.
+# mark_kernel_log: what is told from here on is what kernel_log prints. Another script of this machine has marks, too.
 marks=0
 mark_kernel_log() {
   marks=$((marks + 1))
-  echo "nvme_common: mark $marks" >/dev/kmsg
+  echo "nvme_common: mark $$.$marks" >/dev/kmsg
 }
 # Fails when the mark is not there any more, so that nothing can be said.
-kernel_log() { dmesg | since_mark "nvme_common: mark $marks"; }
+kernel_log() { dmesg | since_mark "nvme_common: mark $$.$marks"; }
 since_mark() { awk -v mark="$1" 'found; index($0, mark) { found = 1 } END { exit !found }'; }
 
 # check_kernel_log [EXPECTED] <LINES: nothing in the kernel's log tells of trouble. Of NVMe and Soft-RoCE

@@ -61,6 +61,7 @@ test_hosts() {
   say "$pass passes of fio"
   kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
   statistics | check_counters || die "the device lost something, or was not ready"
+  for ((i = 1; i <= subsystems; ++i)); do disconnect_host "$nqn$i"; done
   blackouts
 }
 

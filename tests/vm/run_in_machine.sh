@@ -55,8 +55,10 @@ elif [[ $status -eq 0 && ! -s $results/judged ]]; then
   status=1
 fi
 
-# The cases of the programs inside, for those who count them.
-if compgen -G "$results/*.xml" >/dev/null; then
+# The cases of the programs inside, for those who count them; those of several tests in one machine are a folder deeper.
+shopt -s nullglob
+cases=("$results"/*.xml "$results"/*/*.xml)
+if [[ ${#cases[@]} -gt 0 ]]; then
   python3 -c '
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -64,7 +66,7 @@ all = ElementTree.Element("testsuites")
 for path in sys.argv[1:]:
     all.extend(ElementTree.parse(path).getroot())
 ElementTree.ElementTree(all).write(sys.stdout.buffer, encoding="UTF-8", xml_declaration=True)
-' "$results"/*.xml >"$XML_OUTPUT_FILE"
+' "${cases[@]}" >"$XML_OUTPUT_FILE"
 fi
 if [[ -s $BATON_VM_STARTS ]]; then
   starts=$(wc -l <"$BATON_VM_STARTS")

@@ -10,7 +10,11 @@ set -euo pipefail
 package=$PWD/$1
 
 work=$(mktemp -d)
+mkfifo "$work/nothing"
 log=$work/log
+tell() { echo "$SECONDS s: $*"; }  # since it was started
+# Without a process: to start one takes long here. Longer where each look starts some.
+pause() { read -rt "${1:-0.2}" <>"$work/nothing" || true; }
 die() { echo "unit: $*" >&2; tail -n 40 "$work"/*log >&2; exit 1; }
 
 rm -f /usr/sbin/policy-rc.d # the host's, if any, forbids packages to start anything
@@ -35,12 +39,14 @@ Restart=on-failure
 StandardOutput=append:$work/ledger.log
 StandardError=inherit
 END
-# With their default dependencies the units would want all of a machine's start. Here only what they ask for is started.
+# With their default dependencies the units would want all of a machine's start. Here only what they ask for is started,
+# and soon.
 cat >/etc/systemd/system/batond.service.d/test.conf <<END
 [Unit]
 DefaultDependencies=no
 [Service]
 WatchdogSec=8
+RestartSec=100ms
 StandardOutput=append:$work/batond.log
 StandardError=inherit
 END
@@ -57,14 +63,14 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || true
 env -i container=test PATH="$PATH" unshare --fork --pid --mount-proc --kill-child \
   /lib/systemd/systemd --system --unit=nothing.target --log-target=console </dev/null >"$log" 2>&1 &
 unshare=$!
-until manager=$(pgrep -P "$unshare"); do sleep 0.1; done
+until manager=$(pgrep -P "$unshare"); do pause; done
 # From among its processes: it would not know who asks.
 systemctl() { nsenter --target "$manager" --mount --pid systemctl "$@"; }
 until systemctl is-system-running 2>/dev/null | grep -E 'running|degraded' >/dev/null; do
   kill -0 "$manager" 2>/dev/null || die "systemd has ended"
-  sleep 1
+  pause 0.5
 done
-echo "systemd runs"
+tell "systemd runs"
 
 # A control for the device policy: without its DeviceAllow= the keeper does not get at the device.
 systemctl start batond-closed || die "a service that cannot be started keeps batond from it"
@@ -77,7 +83,7 @@ systemctl show batond -p ActiveState -p StatusText >"$work/state"
 grep -qx 'ActiveState=active' "$work/state" || die "not active"
 grep -qx 'StatusText=running, services: ledger' "$work/state" || die "$(cat "$work/state")"
 pgrep -x -U baton-control baton-control >/dev/null || die "control is not a user of its own"
-echo "started: $(grep StatusText "$work/state")"
+tell "started: $(grep StatusText "$work/state")"
 
 # What the unit takes from it, and what is kept for it: by the group above, too.
 batond=$(pgrep -x batond)
@@ -94,11 +100,11 @@ done
 # A worker of a unit of its own, replaced by an upgrade by one that systemd counts to batond.
 export PATH=$BATON_BIN:$PATH
 systemctl start ledger
-until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do sleep 0.2; done
+until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do pause; done
 baton upgrade ledger --exec "$BATON_BIN/ledger-v2" >"$work/upgrade.log" 2>&1 || die "no upgrade"
 pid=$(pgrep -x ledger-v2)
 grep -q batond.service "/proc/$pid/cgroup" || die "the upgrade's worker is elsewhere"
-until [[ $(systemctl show ledger -p ActiveState --value) == inactive ]]; do sleep 0.2; done
+until [[ $(systemctl show ledger -p ActiveState --value) == inactive ]]; do pause 0.5; done
 # What operators did outlasts batond and /run, and only control's user may look.
 audit=/var/log/baton/control/audit.log
 on_record() {
@@ -114,17 +120,17 @@ on_record "batond runs"
 kill -STOP "$pid"  # it would end by itself
 systemctl stop batond || die "does not stop"
 on_record "batond is stopped"
-echo "on record: $(cat "$work/verified")"
+tell "on record: $(cat "$work/verified")"
 [[ $(systemctl show batond -p ActiveState --value) == inactive ]] || die "not inactive"
 grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
 if pgrep -x batond >/dev/null; then die "batond has not ended"; fi
 # They are told by systemd's letting go of what it keeps.
-while pgrep -x baton-driver || pgrep -x baton-keeper || pgrep -x baton-control; do sleep 0.2; done >/dev/null
+while pgrep -x baton-driver || pgrep -x baton-keeper || pgrep -x baton-control; do pause; done >/dev/null
 systemctl start batond || die "does not start beside a worker that stayed"
 kill -CONT "$pid"
-while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
+while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do pause; done
 [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger' ]] || die "not well"
-echo "stopped: the upgrade's worker was left alone, and ended by itself; started again"
+tell "stopped: the upgrade's worker was left alone, and ended by itself; started again"
 
 # Services outlive batond.
 systemctl stop batond || die "does not stop"
@@ -140,11 +146,11 @@ END
 }
 configure
 systemctl start batond || die "does not start with a native service"
-until grep -q 'worker_ready: ' "$work/batond.log"; do sleep 0.2; done
+until grep -q 'worker_ready: ' "$work/batond.log"; do pause; done
 mapfile -t workers < <(pgrep -x ledger-v1.so)
 [[ ${#workers[@]} -eq 2 ]] || die "not two native workers: ${workers[*]}"
 systemctl start ledger
-until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do sleep 0.2; done
+until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do pause; done
 declare -A peers say
 # start_peer NAME PORT: with four connections. At full speed they would take the machine's time from what starts.
 start_peer() {
@@ -152,12 +158,12 @@ start_peer() {
   mkfifo "$work/$name.in"
   exec {in}<>"$work/$name.in"
   say[$name]=$in
-  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 100 --json --until-stdin-closes \
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 30 --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/$name.in" >"$work/$name.out" 2>"$work/$name-peer.log" &
   peers[$name]=$!
   until grep -q '"connected"' "$work/$name.out"; do
     kill -0 "${peers[$name]}" 2>/dev/null || die "peer $name does not connect"
-    sleep 0.2
+    pause
   done
 }
 answered() { grep -c '"settled"' "$work/$1.out" || true; }
@@ -169,7 +175,7 @@ settle() {
     echo settle >&"${say[$name]}"
     until [[ $(answered "$name") -gt $before ]]; do
       kill -0 "${peers[$name]}" 2>/dev/null || die "peer $name has ended: $(cat "$work/$name.out")"
-      sleep 0.2
+      pause
     done
   done
 }
@@ -184,7 +190,7 @@ newcomer() {
   rm -f "$out.ended"
   : >"$out"
   # says WHAT: waits until the newcomer does, or has ended.
-  says() { until grep -q "$1" "$out" || [[ -e $out.ended ]]; do sleep 0.2; done; }
+  says() { until grep -q "$1" "$out" || [[ -e $out.ended ]]; do pause; done; }
   baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 \
     < <(says '"connected"' && echo settle && says '"settled"' && echo stop) >>"$out" 2>&1 || status=$?
@@ -211,13 +217,13 @@ outlives() {
   before=$(main_pid)
   shift
   "$@"
-  until [[ $(main_pid) != "$before" ]] && systemctl is-active --quiet batond; do sleep 0.2; done
+  until [[ $(main_pid) != "$before" ]] && systemctl is-active --quiet batond; do pause 0.5; done
   settle
   [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "$what: other keepers: $(pgrep -x baton-keeper), not $keepers"
   [[ $(pgrep -x baton-control) == "$control" ]] || die "$what: another control: $(pgrep -x baton-control)"
   serves_newcomers "$what" 7471 7472
   [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]] || die "$what: not well"
-  echo "services: the connections outlive $what"
+  tell "services: the connections outlive $what"
 }
 settle
 outlives "a restart" systemctl restart batond
@@ -239,10 +245,10 @@ outlives_keepers() {
   local what=$1
   shift
   "$@"
-  until are_others; do sleep 0.2; done
+  until are_others; do pause; done
   keepers=$(pgrep -x baton-keeper)
   serves_all "$what"
-  echo "services: the connections outlive $what"
+  tell "services: the connections outlive $what"
 }
 outlives_keepers "keepers that are killed" pkill -KILL -x baton-keeper
 # confine GROUP SETTING VALUE PID...: puts processes into a control group of ours, beside systemd's.
@@ -261,9 +267,9 @@ run_out_of_memory() {
   shift
   until grep -q '^oom_kill [1-9]' "$group/memory.events"; do
     timeout 60 "$@" >"$work/asked.out" 2>&1 || true
-    sleep 0.2
+    pause
   done
-  until rmdir "$group" 2>/dev/null; do sleep 0.2; done
+  until rmdir "$group" 2>/dev/null; do pause; done
 }
 # Each keeper is connected to, by a worker that it refuses.
 connect_to_keepers() {
@@ -286,12 +292,12 @@ for program in batond baton-driver baton-keeper; do
 done
 control=$(pgrep -x baton-control)
 run_out_of_memory "$control" baton service list
-until baton service list >/dev/null 2>&1; do sleep 0.2; done
+until baton service list >/dev/null 2>&1; do pause; done
 [[ $(pgrep -x baton-control) != "$control" ]] || die "control was not killed"
 control=$(pgrep -x baton-control)
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
 settle
-echo "services: the connections outlive a control that runs out of memory"
+tell "services: the connections outlive a control that runs out of memory"
 outlives "a batond that runs out of memory" run_out_of_memory "$(pgrep -x batond)" baton reload
 # All of them together get a thousandth of a processor, while an operator asks. What connections need, they do not
 # wait for. systemd may end batond meanwhile, by its watchdog.
@@ -311,31 +317,31 @@ echo max >"$group/cpu.max"
 # Also what they start meanwhile.
 until rmdir "$group" 2>/dev/null; do
   while read -r pid; do echo "$pid" >"$home/cgroup.procs" 2>/dev/null || true; done <"$group/cgroup.procs"
-  sleep 0.2
+  pause
 done
 wait "$asked" || echo "the operator had no answer: $(cat "$work/asked.out")"
 is_well() {
   systemctl is-active --quiet batond &&
     [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]]
 }
-until is_well && baton service list >/dev/null 2>&1 && [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do sleep 0.2; done
+until is_well && baton service list >/dev/null 2>&1 && [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do pause 0.5; done
 keepers=$(pgrep -x baton-keeper)
 control=$(pgrep -x baton-control)
 serves_all "Baton with a processor again"
-echo "services: the connections outlive want of processor time"
+tell "services: the connections outlive want of processor time"
 # All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
 before=$(main_pid)
-baton upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
+baton upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
 fed() { systemctl show batond -p WatchdogTimestampMonotonic --value; }
 last=$(fed)
-until [[ $(fed) != "$last" ]]; do sleep 0.2; done
+until [[ $(fed) != "$last" ]]; do pause 0.5; done
 settle
 are_others || die "keepers are not replaced: $(pgrep -x baton-keeper)"
 keepers=$(pgrep -x baton-keeper)
 [[ $(main_pid) == "$before" ]] || die "another batond: $(main_pid), not $before"
 control=$(pgrep -x baton-control)  # it was replaced, too
 serves_all "an upgrade"
-echo "services: the connections outlive an upgrade of Baton"
+tell "services: the connections outlive an upgrade of Baton"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # A changed configuration reaches the keepers that run.
@@ -350,19 +356,19 @@ for port in 7473 7474; do
 done
 settle
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
-echo "services: listeners come and go without a restart"
+tell "services: listeners come and go without a restart"
 # One that cannot be started, again and again.
 refusals() { grep -c 'service absent: ended with exit code 1 while starting' "$work/batond.log" || true; }
 cp /etc/baton/baton.textproto "$work/sound"
 echo 'services { name: "absent" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto
 systemctl restart batond || die "does not start without the device of one service"
-until [[ $(refusals) -gt 5 ]]; do sleep 0.2; done
+until [[ $(refusals) -gt 2 ]]; do pause; done
 cp "$work/sound" /etc/baton/baton.textproto
 systemctl restart batond
-until systemctl is-active --quiet batond; do sleep 0.2; done
+until systemctl is-active --quiet batond; do pause 0.5; done
 settle
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
-echo "services: the connections outlive a batond with a service that cannot start"
+tell "services: the connections outlive a batond with a service that cannot start"
 
 systemctl stop ledger
 pkill -KILL -f 'baton-peer.*:747[13]'
@@ -373,9 +379,9 @@ for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; do
 # A stop is their end.
 systemctl stop batond
 for pid in "${workers[@]}"; do
-  while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
+  while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do pause; done
 done
-until [[ $(systemctl show batond -p NFileDescriptorStore --value) -eq 0 ]]; do sleep 0.2; done
+until [[ $(systemctl show batond -p NFileDescriptorStore --value) -eq 0 ]]; do pause 0.5; done
 echo stop >&"${say[native]}"
 if wait "${peers[native]}"; then die "the peer has noticed nothing of a stop"; fi
 cat >/etc/baton/baton.textproto <<END
@@ -383,7 +389,7 @@ state_dir: "/run/baton"
 services { name: "ledger" device { rdma { device: "rxe0" } } }
 END
 systemctl start batond || die "does not start again"
-echo "native: a stop ends the workers"
+tell "native: a stop ends the workers"
 
 # From where the package's scripts reach the manager.
 in_manager() { nsenter --target "$manager" --mount --pid "$@" >>"$work/dpkg.log" 2>&1; }
@@ -396,4 +402,4 @@ in_manager dpkg --no-triggers --purge baton || die "the package cannot be remove
 if pgrep -x batond >/dev/null; then die "batond runs without its package"; fi
 [[ ! -e /usr/libexec/baton && ! -e /lib/systemd/system/batond.service ]] || die "something is left"
 [[ -e /etc/baton/baton.textproto ]] || die "the operator's configuration is gone"
-echo "package: upgraded beside what runs, and removed"
+tell "package: upgraded beside what runs, and removed"
