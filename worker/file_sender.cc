@@ -28,6 +28,9 @@ constexpr uint32_t kHeaderBytes = sizeof(stream::PieceHeader);
 // The peer can release some pieces while others come.
 constexpr uint32_t kPiecesPerRing = 4;
 constexpr int kRounds = 2;
+// A transaction has so many bytes of the file at most, or one piece. A device may send them while
+// it is told of them (Soft-RoCE), and the next ones are read and staged meanwhile.
+constexpr uint64_t kBytesPerTransaction = 1 << 20;
 
 // A memfd of which regions are made.
 bool IsSealed(int fd) {
@@ -69,7 +72,7 @@ absl::Status CheckRegistrable(int fd) {
   if (!IsSealed(fd)) {
     return Invalid("file: it is no memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW");
   }
-  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+  if ((fcntl(fd, F_GET_SEALS) & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
     return Invalid("file: it is a memfd that is sealed against writing, which devices need");
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
@@ -246,26 +249,32 @@ absl::Status FileSender::CheckUnchanged() const {
 // The second round sends what was in the kernel's memory, and so was read at once.
 absl::Status FileSender::Advance(Stream& stream) {
   if (!is_prepared_) Prepare();
-  if (region_) return SendFromRegion(stream);
+  uint64_t room = kBytesPerTransaction;
+  if (region_) return SendFromRegion(stream, room);
   for (int round = 0; round < kRounds; ++round) {
-    BATON_RETURN_IF_ERROR(StagePieces(stream));
+    BATON_RETURN_IF_ERROR(StagePieces(stream, &room));
     if (done()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const bool has_started, StartReads(stream));
     if (!has_started) return absl::OkStatus();
     reads_.Submit(requester_);
   }
-  return StagePieces(stream);
+  return StagePieces(stream, &room);
 }
 
 // Another message of the application may have taken the room that was there when the reads began.
 // Pieces that cannot be sent are read again later, so that no memory waits for a peer.
-absl::Status FileSender::StagePieces(Stream& stream) {
+absl::Status FileSender::StagePieces(Stream& stream, uint64_t* room) {
   size_t staged = 0;
   absl::Status status;
   while (staged < pieces_.size() && status.ok()) {
     const Piece& piece = pieces_[staged];
     const FileReads::Progress progress = reads_.ProgressOf(piece.read);
     if (progress == FileReads::Progress::kUnderWay) break;
+    if (*room == 0) {
+      reads_.WakeSoon(requester_);
+      break;
+    }
+    *room -= std::min<uint64_t>(*room, piece.length);
     status =
         progress == FileReads::Progress::kRead ? Stage(stream, piece) : reads_.ErrorOf(piece.read);
     if (status.ok()) ++staged;
@@ -295,16 +304,20 @@ absl::Status FileSender::Stage(Stream& stream, const Piece& piece) {
 
 stream::PieceHeader FileSender::HeaderOf(const uint8_t* bytes, uint32_t length) const {
   return {stream::kPieceMagic,
-          Crc32c(state_.crc, bytes, length),
+          options_.checksums ? Crc32c(state_.crc, bytes, length) : state_.crc,
           state_.transfer,
           state_.next,
           length,
-          0};
+          options_.checksums ? 0u : stream::kPieceUnchecked};
 }
 
 // The completions of what it stages go on with it: as many pieces as the pipeline would stage.
-absl::Status FileSender::SendFromRegion(Stream& stream) {
+absl::Status FileSender::SendFromRegion(Stream& stream, uint64_t room) {
   for (uint32_t i = 0; i < options_.depth && !done(); ++i) {
+    if (room == 0) {
+      reads_.WakeSoon(requester_);
+      return absl::OkStatus();
+    }
     const uint32_t length = NextLength(stream);
     const absl::StatusOr<bool> has_room = stream.AwaitRoom(length + kHeaderBytes);
     if (has_room.ok() && !*has_room) return absl::OkStatus();
@@ -315,6 +328,7 @@ absl::Status FileSender::SendFromRegion(Stream& stream) {
       return absl::OkStatus();
     }
     BATON_RETURN_IF_ERROR(status);
+    room -= std::min<uint64_t>(room, length);
   }
   return absl::OkStatus();
 }

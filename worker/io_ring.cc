@@ -16,6 +16,9 @@
 namespace baton {
 namespace {
 
+// A thread of the kernel copies so much, or more, beside this one, which has other things to do.
+constexpr uint32_t kLeastAside = 128 << 10;
+
 constexpr uint64_t kCancelTag = ~uint64_t{0};
 // No completion is lost when the queue overflows; both queues are one mapping; reads without
 // vectors are there.
@@ -111,6 +114,7 @@ void IoRing::PushRead(uint64_t tag, int fd, void* to, uint32_t length, uint64_t 
   entry.len = length;
   entry.off = offset;
   entry.user_data = tag;
+  if (length >= kLeastAside) entry.flags = IOSQE_ASYNC;
 }
 
 void IoRing::PushCancel(uint64_t tag) {

@@ -27,14 +27,20 @@ absl::StatusOr<PieceChecker::Piece> PieceChecker::Check(absl::Span<const uint8_t
                      " bytes from byte ", header.offset, " came, and byte ", next_, " of transfer ",
                      transfer_, ", which ends at ", end_, ", is next"));
   }
-  const uint32_t crc = Crc32c(crc_, bytes.data(), bytes.size());
+  if ((header.flags & ~kPieceUnchecked) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a piece of transfer ", transfer_, " has the flags ", header.flags,
+                     ", of which this release knows 1: the sender is a later one"));
+  }
+  const bool is_checked = (header.flags & kPieceUnchecked) == 0;
+  const uint32_t crc = is_checked ? Crc32c(crc_, bytes.data(), bytes.size()) : crc_;
   if (crc != header.crc) {
     return absl::DataLossError(absl::StrCat("the checksum of transfer ", transfer_, " up to byte ",
                                             next_ + bytes.size(), " is wrong"));
   }
   crc_ = crc;
   next_ += bytes.size();
-  return Piece{header.offset, bytes};
+  return Piece{header.offset, bytes, is_checked};
 }
 
 }  // namespace baton::stream

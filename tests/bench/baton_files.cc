@@ -20,7 +20,7 @@ constexpr uint32_t kQueueDepth = 64;
 constexpr uint32_t kMaxConnections = 4;
 
 // The peer's end of the stream.
-constexpr uint32_t kRingBytes = 4 << 20;
+constexpr uint32_t kRingBytes = 16 << 20;
 constexpr uint32_t kStagingBytes = 4096;
 constexpr uint16_t kWindow = 32;
 constexpr uint32_t kSends = 64;
@@ -87,7 +87,7 @@ absl::Status BatonFiles::Connect() {
 
 absl::Status BatonFiles::Fetch(SendWay way, uint64_t bytes, bool checks) {
   const FileRequest request = {++transfers_, bytes, way, 0};
-  const uint64_t expected = way == SendWay::kSendFile ? bytes : bytes + kEndBytes;
+  const uint64_t expected = UsesFileSender(way) ? bytes : bytes + kEndBytes;
   received_ = 0;
   if (stream_ == nullptr) BATON_RETURN_IF_ERROR(Connect());
   checker_.reset();
@@ -115,14 +115,14 @@ absl::Status BatonFiles::Fetch(SendWay way, uint64_t bytes, bool checks) {
 
 absl::Status BatonFiles::Take(const FileRequest& request, absl::Span<const uint8_t> message) {
   if (checker_.has_value()) BATON_RETURN_IF_ERROR(Check(request, message));
-  const size_t header = request.way == SendWay::kSendFile ? sizeof(stream::PieceHeader) : 0;
+  const size_t header = UsesFileSender(request.way) ? sizeof(stream::PieceHeader) : 0;
   if (message.size() <= header) return absl::DataLossError("a message has no bytes of the file");
   received_ += message.size() - header;
   return absl::OkStatus();
 }
 
 absl::Status BatonFiles::Check(const FileRequest& request, absl::Span<const uint8_t> message) {
-  if (request.way == SendWay::kSendFile) {
+  if (UsesFileSender(request.way)) {
     BATON_ASSIGN_OR_RETURN(const stream::PieceChecker::Piece piece, checker_->Check(message));
     message = piece.bytes;
   }
@@ -133,7 +133,7 @@ absl::Status BatonFiles::Check(const FileRequest& request, absl::Span<const uint
 }
 
 uint64_t BatonFiles::RegisteredFor(SendWay way, uint64_t bytes) {
-  return kHeapBytes + kBufferBytes + (way == SendWay::kSendFile ? 0 : bytes);
+  return kHeapBytes + kBufferBytes + (UsesFileSender(way) ? 0 : bytes);
 }
 
 absl::StatusOr<std::unique_ptr<FileWay>> MakeBatonWay(BatonFiles* files, SendWay way,

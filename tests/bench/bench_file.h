@@ -13,13 +13,17 @@ namespace baton::bench {
 
 // How bench-file-worker sends a file.
 enum class SendWay : uint32_t {
-  kSendFile = 0,       // FileSender
+  kSendFile = 0,       // FileSender, without checksums
   kDynamicRegion = 1,  // the file's own pages, registered anew each time
   kCachedRegion = 2,   // the same, and they stay registered
+  kSendChecked = 3,    // FileSender with checksums
 };
+constexpr bool UsesFileSender(SendWay way) {
+  return way == SendWay::kSendFile || way == SendWay::kSendChecked;
+}
 // A peer's message to bench-file-worker. Its answers are messages with the bytes of such a file,
-// each of which begins with a stream::PieceHeader if the way is kSendFile. The other ways end with
-// a message of kEndBytes, when the worker has done all that the way asks for.
+// each of which begins with a stream::PieceHeader if it UsesFileSender. The other ways end with a
+// message of kEndBytes, when the worker has done all that the way asks for.
 struct FileRequest {
   uint64_t transfer;  // its number
   uint64_t bytes;

@@ -15,6 +15,7 @@ constexpr uint64_t kSmallest = 4096;
 constexpr double kSeconds = 0.2;           // of sending one size in one way, at least
 constexpr uint64_t kMostToWarm = 1 << 20;  // smaller ones are sent once before
 constexpr std::array<uint32_t, 3> kPipes = {1, 2, 6};
+constexpr char kStatic[] = "static", kCheckedStatic[] = "static_checked";
 constexpr std::array<uint32_t, 3> kPages = {16, 64, 256};
 
 // SendFile takes at most so much of the static copy's registered memory...
@@ -38,6 +39,7 @@ std::string RegisteredOf(const std::string& way, uint64_t bytes) {
 }
 
 bool IsSendFile(const std::string& way) { return way.rfind("sendfile", 0) == 0; }
+bool IsChecked(const std::string& way) { return way.find("_checked") != std::string::npos; }
 bool IsPipelined(const std::string& way) { return way.rfind("pipes", 0) == 0; }
 
 }  // namespace
@@ -55,7 +57,11 @@ FileBench::FileBench(const FileBenchOptions& options, Suite* suite)
 }
 
 void FileBench::AddPlainWays() {
-  ways_.push_back({"static", [this](SentFile file) { return MakeStaticCopy(link_.get(), file); }});
+  for (const bool checks : {false, true}) {
+    ways_.push_back({checks ? kCheckedStatic : kStatic, [this, checks](SentFile file) {
+                       return MakeStaticCopy(link_.get(), file, checks);
+                     }});
+  }
   for (const bool keeps : {false, true}) {
     ways_.push_back({keeps ? "cached" : "dynamic", [this, keeps](SentFile file) {
                        return MakeInPlace(link_.get(), file, keeps);
@@ -76,7 +82,10 @@ void FileBench::AddBatonWays(const char* kind, std::unique_ptr<BatonFiles>* file
                        return MakeBatonWay(files->get(), way, file.bytes);
                      }});
   };
-  if (options_.send_file) add("sendfile", SendWay::kSendFile);
+  if (options_.send_file) {
+    add("sendfile", SendWay::kSendFile);
+    add("sendfile_checked", SendWay::kSendChecked);
+  }
   if (!options_.regions) return;
   add("dynamic", SendWay::kDynamicRegion);
   add("cached", SendWay::kCachedRegion);
@@ -86,12 +95,14 @@ void FileBench::Compare() {
   if (!options_.plain) return;
   const uint64_t bytes = sizes_.back();
   for (const Way& way : ways_) {
-    if (way.name == "static") continue;
+    if (way.name == kStatic || way.name == kCheckedStatic) continue;
+    const std::string base = IsChecked(way.name) ? kCheckedStatic : kStatic;
     const std::string figure = FigureOf(way.name, bytes);
-    suite_.Compare({figure + "_to_static", figure, FigureOf("static", bytes), Better::kMore,
-                    IsSendFile(way.name) ? kThroughputBar : 0});
+    suite_.Compare({absl::StrCat(figure, "_to_", base), figure, FigureOf(base, bytes),
+                    Better::kMore,
+                    IsSendFile(way.name) && !IsChecked(way.name) ? kThroughputBar : 0});
     const std::string registered = RegisteredOf(way.name, bytes);
-    suite_.Compare({registered + "_to_static", registered, RegisteredOf("static", bytes),
+    suite_.Compare({absl::StrCat(registered, "_to_", base), registered, RegisteredOf(base, bytes),
                     Better::kLess, IsSendFile(way.name) ? kMemoryBar : 0});
   }
 }

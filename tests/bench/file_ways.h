@@ -29,8 +29,9 @@ struct SentFile {
   uint64_t bytes = 0;  // all of it
 };
 
-// One buffer as large as the file, into which it is read, and from which it is sent then.
-absl::StatusOr<std::unique_ptr<FileWay>> MakeStaticCopy(FileLink* link, SentFile file);
+// One buffer as large as the file, into which it is read, and from which it is sent then. `checks`:
+// its checksum is computed in between.
+absl::StatusOr<std::unique_ptr<FileWay>> MakeStaticCopy(FileLink* link, SentFile file, bool checks);
 // The file's own pages, mapped and registered. `keeps`: once; otherwise anew each time.
 absl::StatusOr<std::unique_ptr<FileWay>> MakeInPlace(FileLink* link, SentFile file, bool keeps);
 // So many buffers of so many pages. Pieces of the file are read into those that are not under way.

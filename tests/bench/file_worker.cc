@@ -144,13 +144,16 @@ class FileService final : public Service {
       BATON_ASSIGN_OR_RETURN(file_, MakeFile(request.bytes));
       file_bytes_ = request.bytes;
     }
-    if (request.way != SendWay::kSendFile) return BeginRegion(request, served);
+    if (!UsesFileSender(request.way)) return BeginRegion(request, served);
     FileDescriptor file = CopyOf(file_.get());
     if (!file) return absl::ResourceExhaustedError("no descriptor is free for a file");
     const auto wake = [this, &connection] { Wake(connection); };
-    BATON_ASSIGN_OR_RETURN(served->sender, FileSender::Begin(*reads_, connection, std::move(file),
-                                                             {request.transfer, 0, request.bytes},
-                                                             wake, {.piece_bytes = kPieceBytes}));
+    FileSender::Options options;
+    options.piece_bytes = kPieceBytes;
+    options.checksums = request.way == SendWay::kSendChecked;
+    BATON_ASSIGN_OR_RETURN(served->sender,
+                           FileSender::Begin(*reads_, connection, std::move(file),
+                                             {request.transfer, 0, request.bytes}, wake, options));
     return absl::OkStatus();
   }
 

@@ -101,7 +101,8 @@ TEST(MemoryBenchTest, shouldSendFilesInEveryWay) {
   EXPECT_EQ(run->not_measured, std::vector<std::string>());
   for (const auto& [figure, value] : run->figures) EXPECT_GT(value, 0) << figure;
   for (const char* way : {"static", "sendfile_brokered", "dynamic_brokered", "cached_brokered",
-                          "sendfile_native", "dynamic_native", "cached_native"}) {
+                          "sendfile_native", "static_checked", "sendfile_checked_brokered",
+                          "sendfile_checked_native", "dynamic_native", "cached_native"}) {
     for (const char* size : {"4KiB", "16KiB", "64KiB", "256KiB", "1MiB"}) {
       EXPECT_EQ(run->figures.count(absl::StrCat("file_", way, "_", size)), 1u) << way << size;
     }

@@ -511,6 +511,20 @@ TEST_P(FileSenderTest, shouldSendRanges) {
   ExpectNothingLeft(peer);
 }
 
+// The second owner computes them.
+TEST_P(FileSenderTest, shouldSendWithoutChecksums) {
+  for (int i = 0; i < 2; ++i) AddOwner().pipeline.checksums = i == 1;
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(5, kFileBytes - 5));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 5; }));
+  EXPECT_EQ(peer.crc(), 0u);
+  ASSERT_EQ(HandoffWith(peer, owners[1]), absl::OkStatus());
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  EXPECT_NE(peer.crc(), 0u);
+  ExpectNothingLeft(peer);
+}
+
 TEST_P(FileSenderTest, shouldSendNothingOfAnEmptyRange) {
   SendingOwner& owner = AddOwner();
   AskingPeer peer(fabric, content);

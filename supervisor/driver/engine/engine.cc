@@ -24,6 +24,10 @@ namespace {
 
 // Transactions of one shard in one turn, so that no shard starves another.
 constexpr int kTransactionsPerTurn = 32;
+// Soft-RoCE sends what it is told of before the call returns. Without this limit, an owner that
+// always has more to send would not see for long what has completed, and so have no memory to send
+// from.
+constexpr uint64_t kPostedBytesPerTurn = 1 << 20;
 // Events in one turn, of the connection manager and of the device: peers and the network decide how
 // many there are.
 constexpr int kEventsPerTurn = 64;
@@ -256,7 +260,10 @@ driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
 bool Engine::ApplyCommits(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   bool worked = false, crowded = false;
+  const uint64_t posted_before = driver_->posted_bytes();
   for (int i = 0; i < kTransactionsPerTurn && ownership.owned(); ++i) {
+    if (driver_->posted_bytes() - posted_before >= kPostedBytesPerTurn) [[unlikely]]
+      break;
     // Checked each time, because the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]

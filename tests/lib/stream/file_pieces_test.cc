@@ -43,6 +43,8 @@ TEST(PieceHeader, shouldHaveTheBytesThatPeersRead) {
   EXPECT_EQ(offsetof(PieceHeader, transfer), 8u);
   EXPECT_EQ(offsetof(PieceHeader, offset), 16u);
   EXPECT_EQ(offsetof(PieceHeader, length), 24u);
+  EXPECT_EQ(offsetof(PieceHeader, flags), 28u);
+  EXPECT_EQ(kPieceUnchecked, 1u);
 }
 
 TEST(PieceChecker, shouldTakePiecesInTheirOrder) {
@@ -80,6 +82,29 @@ TEST(PieceChecker, shouldSeeBytesThatHaveChanged) {
   std::vector<uint8_t> message = Message(HeaderOf(10, 3, kCrcOfOne), kOne);
   message.back() ^= 1;
   EXPECT_EQ(CheckFirst(message), absl::StatusCode::kDataLoss);
+}
+
+PieceHeader WithFlags(PieceHeader header, uint32_t flags) {
+  header.flags = flags;
+  return header;
+}
+
+// A sender may begin or cease to compute checksums when another program takes over from it.
+TEST(PieceChecker, shouldTakePiecesWithoutAChecksumAndLeaveThemOut) {
+  PieceChecker checker(kTransfer, 10, 5);
+  const auto piece = checker.Check(Message(WithFlags(HeaderOf(10, 3, 0), kPieceUnchecked), kOne));
+  ASSERT_TRUE(piece.ok()) << piece.status();
+  EXPECT_FALSE(piece->is_checked);
+  const uint32_t crc = Crc32c(0, kTwo.data(), kTwo.size());
+  const auto next = checker.Check(Message(HeaderOf(13, 2, crc), kTwo));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE(next->is_checked);
+  EXPECT_EQ(checker.crc(), crc);
+}
+
+TEST(PieceChecker, shouldRefuseFlagsOfALaterRelease) {
+  EXPECT_EQ(CheckFirst(Message(WithFlags(HeaderOf(10, 3, kCrcOfOne), 2), kOne)),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
