@@ -164,9 +164,6 @@ class QueueDriver {
   const RecoveryCounters& recovery() const { return parts_->state.recovery; }
   // The number of work requests in the transaction that ApplyNext() applied last.
   size_t requests_applied() const { return parts_->commits.requests_applied(); }
-  // Counts the bytes of sends that were posted by calls of the device. Those that were written to
-  // its queues are not among them.
-  uint64_t posted_bytes() const { return parts_->poster.posted_bytes(); }
   uint32_t connection_count() const { return parts_->state.connection_count; }
 
   // Test builds only: acknowledges every completion at a cut, as a broken recovery would.

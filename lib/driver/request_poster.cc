@@ -83,9 +83,6 @@ void RequestPoster::PostRequests(uint32_t connection, absl::Span<const Request> 
       status = queue_pair.PostReceive(chunk, &posted);
     } else {
       status = queue_pair.PostSend(chunk, &posted);
-      for (const verbs::SendRequest& request : chunk.first(posted)) {
-        for (const verbs::ScatterGather& sge : request.sges) posted_bytes_ += sge.length;
-      }
     }
     BATON_CRASH_POINT("driver-after-post");
     arena::StoreRelease(cursors.posted, cursors.posted + posted);

@@ -32,8 +32,6 @@ class RequestPoster {
   // for, as soon as those receives are committed.
   void DeliverSpares(uint32_t connection);
 
-  uint64_t posted_bytes() const { return posted_bytes_; }  // of all sends so far
-
  private:
   bool MarkCommitted(uint32_t connection, bool receive, uint64_t count);
   // Posts the requests from `posted` on.
@@ -46,7 +44,6 @@ class RequestPoster {
   AmbiguousRequests& ambiguous_;
   ConnectionTeardown& teardown_;
   RequestList one_request_;  // scratch
-  uint64_t posted_bytes_ = 0;
 };
 
 }  // namespace baton::driver

@@ -67,6 +67,10 @@ class FileLink {
   // Returns when this WRITE, and all before it, have completed.
   absl::Status AwaitWrite(uint64_t number);
 
+  // Runs the device once. An end of the soft device that does not for some seconds is taken for
+  // dead.
+  absl::Status Turn() { return Take(); }
+
   // Lets the peer compare its memory with a file of `bytes`, and clear it. kDataLoss: it is
   // another.
   absl::Status Check(uint64_t bytes);

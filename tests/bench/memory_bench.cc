@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -256,7 +257,8 @@ class HeapBench {
     Draw();
   }
 
-  absl::Status Measure(Round& round) {
+  // `between`: what else has to be done now and then.
+  absl::Status Measure(Round& round, absl::FunctionRef<absl::Status()> between) {
     for (const Sizes& sizes : kSizes) {
       const Choices choices = MakeChoices(sizes, round.number() + 1);
       for (const uint32_t percent : kPercents) {
@@ -271,6 +273,7 @@ class HeapBench {
                                HeapOwner::Start(kHeapBytes));
         HeapSide heap(owner.get());
         BATON_RETURN_IF_ERROR(MeasureSide(round, "heap", load, &heap, choices, percent));
+        BATON_RETURN_IF_ERROR(between());
       }
     }
     return absl::OkStatus();
@@ -373,7 +376,8 @@ absl::Status Measure(const Options& options, Suite* suite) {
   }
   if (options.Wants("idle")) idle.emplace(suite);
   const absl::Status status = suite->Run([&](Round& round) {
-    if (heap.has_value()) BATON_RETURN_IF_ERROR(heap->Measure(round));
+    const auto keep_alive = [&] { return files.has_value() ? files->Turn() : absl::OkStatus(); };
+    if (heap.has_value()) BATON_RETURN_IF_ERROR(heap->Measure(round, keep_alive));
     if (files.has_value()) BATON_RETURN_IF_ERROR(files->Measure(round));
     return idle.has_value() ? IdleBench::Measure(round) : absl::OkStatus();
   });

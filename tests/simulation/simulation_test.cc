@@ -51,8 +51,8 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// Half as many again as the mutant takes that is caught last (MUTANTS.md). The bar `simulation` runs
-// more, and BATON_SCHEDULES sets how many.
+// Half as many again as the mutant takes that is caught last (MUTANTS.md). The bar `simulation`
+// runs more, and BATON_SCHEDULES sets how many.
 constexpr uint64_t kSchedules = 6'000;
 constexpr double kSeconds = 60;  // on a slow machine fewer schedules have to do
 

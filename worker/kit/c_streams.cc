@@ -100,6 +100,7 @@ absl::Status Open(baton::Worker& worker, const baton_file_options& given, Files*
   FileSender::Options pipeline;
   SetUnlessZero(given.piece_bytes, &pipeline.piece_bytes);
   SetUnlessZero(given.depth, &pipeline.depth);
+  pipeline.checksums = !given.no_checksums;
   BATON_RETURN_IF_ERROR(FileSender::CheckOptions(pipeline));
   BATON_ASSIGN_OR_RETURN(files->reads, FileReads::Create(worker, reads));
   files->pipeline = pipeline;

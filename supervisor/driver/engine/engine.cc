@@ -27,7 +27,7 @@ constexpr int kTransactionsPerTurn = 32;
 // Soft-RoCE sends what it is told of before the call returns. Without this limit, an owner that
 // always has more to send would not see for long what has completed, and so have no memory to send
 // from.
-constexpr uint64_t kPostedBytesPerTurn = 1 << 20;
+constexpr uint64_t kSentBytesPerTurn = 1 << 20;
 // Events in one turn, of the connection manager and of the device: peers and the network decide how
 // many there are.
 constexpr int kEventsPerTurn = 64;
@@ -260,10 +260,9 @@ driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
 bool Engine::ApplyCommits(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   bool worked = false, crowded = false;
-  const uint64_t posted_before = driver_->posted_bytes();
-  for (int i = 0; i < kTransactionsPerTurn && ownership.owned(); ++i) {
-    if (driver_->posted_bytes() - posted_before >= kPostedBytesPerTurn) [[unlikely]]
-      break;
+  const uint64_t& sent = driver_->counters(shard).bytes_sent;
+  const uint64_t limit = sent + kSentBytesPerTurn;
+  for (int i = 0; i < kTransactionsPerTurn && sent < limit && ownership.owned(); ++i) {
     // Checked each time, because the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]

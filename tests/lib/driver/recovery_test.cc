@@ -154,15 +154,6 @@ class RecoveryTest : public testing::ScriptedDriverTest {
   uint32_t connection = 0, queue_pair = 0;
 };
 
-// The engine ends its turn by that.
-TEST_F(RecoveryTest, shouldCountTheBytesThatItPosts) {
-  const uint64_t before = driver->posted_bytes();
-  ApplySends(3);
-  EXPECT_EQ(driver->posted_bytes() - before, 3u * 8);
-  ApplyReceives(2);
-  EXPECT_EQ(driver->posted_bytes() - before, 3u * 8);
-}
-
 // ---- Sends: each of their fates.
 
 TEST_F(RecoveryTest, shouldPostASendThatWasNeverPosted) {

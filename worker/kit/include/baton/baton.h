@@ -653,6 +653,7 @@ struct baton_file_options {
   uint32_t piece_bytes; /* of the longest message, a multiple of 4 KiB up to 1 MiB: 64 KiB */
   uint32_t depth;       /* pieces of one transfer that are read at once, 1 to 64: 4 */
   bool no_io_uring;     /* reads are done by pread(2) while the caller waits */
+  bool no_checksums;    /* pieces have none, and the peer takes the bytes as they come */
 };
 /* Prepares the worker to send files. Call it once, between baton_attach() and baton_ready().
  * `options` may be NULL. BATON_FAILED_PRECONDITION: the service lacks outside_effects or a heap.
@@ -704,9 +705,9 @@ int baton_send_file(struct baton_worker* worker, struct baton_connection* connec
                     const struct baton_file* file, const struct baton_file_range* range,
                     struct baton_file_sender** sender);
 /* Goes on with what was committed. Call it in on_adopt(): when that has returned, the library drops
- * the files that it has handed to the driver and that no transfer has. `wake` is called soon. If the
- * file is missing (fd -1) or another one than the transfer's, it goes on with the one that the driver
- * holds, for which it blocks. Otherwise also BATON_NOT_FOUND: it is missing.
+ * the files that it has handed to the driver and that no transfer has. `wake` is called soon. If
+ * the file is missing (fd -1) or another one than the transfer's, it goes on with the one that the
+ * driver holds, for which it blocks. Otherwise also BATON_NOT_FOUND: it is missing.
  * BATON_FAILED_PRECONDITION: it is another one, or has been changed since. BATON_DATA_LOSS:
  * `transfer` is none. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
