@@ -226,7 +226,7 @@ processes() {
 }
 two_workers() { [[ $(processes adder | wc -l) -ge 3 ]]; } # and the test
 none_is_left() { [[ -z $(processes) ]]; }
-inside /tmp/adder/build/adder_test --gtest_filter='*AtRandom' >"$work/adder-killed.log" 2>&1 &
+inside /tmp/adder/build/adder_test --gtest_filter='*AtRandom' --gtest_repeat=-1 >"$work/adder-killed.log" 2>&1 &
 await "workers of a test" two_workers
 kill -KILL "$(processes adder_test)"
 await "end of all that a killed test had started: $(processes | xargs)" none_is_left
