@@ -46,7 +46,7 @@ class UpgradeTest : public harness::ClusterFixture {
     harness::PeerOptions peer_options;
     peer_options.connections = kConnections;
     peer_options.window = 8;
-    peer_options.rate = 2000;
+    peer_options.rate = 500;
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(peer_options));
     ASSERT_OK(peer_->Settle());
   }
