@@ -152,7 +152,7 @@ void HeldFiles::Drop(Place& place) {
     // A transfer may have been loaded with it again, after Shard::Abandon.
     if (place.held.contains(number) && !users_.contains(number)) {
       const absl::Status dropped = worker_.DropDescriptor(number);
-      if (!dropped.ok()) return NoteRefusal(dropped);
+      if (!dropped.ok() && !absl::IsNotFound(dropped)) return NoteRefusal(dropped);
       place.held.erase(number);
       BATON_CRASH_POINT("file-dropped");
     }
