@@ -153,6 +153,19 @@ absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena*
   return objects;
 }
 
+std::optional<uint32_t> DeviceObjects::Reserve(uint32_t first, uint32_t count, uint32_t* next,
+                                               const GrantRange& range) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t number = (*next + i) % count;
+    Grant& place = grants[first + number];
+    if (!place.is_free()) continue;
+    place = {nullptr, /*is_changing=*/true, range};
+    *next = (number + 1) % count;
+    return first + number;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::Device& device,
                                       DeviceObjects* objects, uint64_t offset, uint64_t length,
                                       uint32_t access) {
@@ -166,22 +179,19 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
     return absl::UnimplementedError(
         absl::StrCat("access: device ", std::string(device.name()), " has no atomics"));
   }
-  // A number that was just given back is the last to be given again. A successor may do again what
-  // a dead owner did, and its order to revoke must not find a grant of somebody else.
-  for (uint32_t i = 0; i < arena::kGrants; ++i) {
-    const uint32_t grant = (objects->next_grant + i) % arena::kGrants;
-    if (!objects->grants[grant].is_free()) continue;
-    objects->grants[grant] = {nullptr, /*is_changing=*/true, {offset, length, access}};
-    objects->next_grant = (grant + 1) % arena::kGrants;
-    arena::GrantRecord& record = arena.grant(grant);
-    record.offset = offset;
-    record.rkey = 0;
-    record.access = access;
-    arena::StoreRelease(record.length, length);
-    return grant;
+  // A successor may do again what a dead owner did, also revoke.
+  const std::optional<uint32_t> grant = objects->Reserve(
+      /*first=*/0, arena::kGrants, &objects->next_grant, {offset, length, access});
+  if (!grant) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", arena::kGrants, " grants of the service are in use: revoke one"));
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("all ", arena::kGrants, " grants of the service are in use: revoke one"));
+  arena::GrantRecord& record = arena.grant(*grant);
+  record.offset = offset;
+  record.rkey = 0;
+  record.access = access;
+  arena::StoreRelease(record.length, length);
+  return *grant;
 }
 
 GrantRange TakeRange(DeviceObjects* objects, uint32_t grant) {

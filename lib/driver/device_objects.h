@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,6 +64,11 @@ struct DeviceObjects {
   // asked for a connection and were not reported yet are rejected. Established connections go on.
   void StopListening(const verbs::Address& address);
   ObjectCounts Count() const;
+  // Returns a free one of the `count` grants from `first` on, which has this range from now on, or
+  // nothing. A number that was just given back is the last to be given again: who still believes in
+  // it must not meet another's grant. `next`: next_grant or next_region.
+  std::optional<uint32_t> Reserve(uint32_t first, uint32_t count, uint32_t* next,
+                                  const GrantRange& range);
   // Returns the shard that takes its receives from `queue`, or kNoShard.
   uint32_t ShardOf(const verbs::SharedReceiveQueue* queue) const;
   static constexpr uint32_t kNoShard = ~0u;
@@ -75,8 +81,8 @@ struct DeviceObjects {
   std::vector<Connection> connections;
   std::vector<Listener> listeners;
   std::vector<Grant> grants;  // regions lie behind the grants, at arena::GrantOfRegion()
-  uint32_t next_grant = 0;    // where ReserveGrant begins to look
-  uint32_t next_region = 0;   // likewise ReserveRegion; counted from 0
+  uint32_t next_grant = 0;    // where Reserve begins to look
+  uint32_t next_region = 0;   // likewise; counted from 0
   // The connection manager returns an event once, so it stays here until it was handled.
   bool has_event = false;
   verbs::CmEvent event;

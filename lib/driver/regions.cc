@@ -166,16 +166,10 @@ absl::StatusOr<uint32_t> ReserveRegion(DeviceObjects* objects, const GrantRange&
         "access: a region is for sends and for READs of peers: none, or remote reading; grant a "
         "range of the buffers for anything else");
   }
-  // A number that was just given back is the last to be given again: a worker that still believes
-  // in it must not send from another region.
-  for (uint32_t i = 0; i < arena::kRegions; ++i) {
-    const uint32_t region = (objects->next_region + i) % arena::kRegions;
-    DeviceObjects::Grant& place = objects->grants[arena::kGrants + region];
-    if (!place.is_free()) continue;
-    place = {nullptr, /*is_changing=*/true, range};
-    objects->next_region = (region + 1) % arena::kRegions;
-    return arena::kGrants + region;
-  }
+  // A worker that still believes in a number would send from another region.
+  const std::optional<uint32_t> region =
+      objects->Reserve(arena::kGrants, arena::kRegions, &objects->next_region, range);
+  if (region) return *region;
   return absl::ResourceExhaustedError(
       absl::StrCat("all ", arena::kRegions, " regions of the service are in use: unregister one"));
 }

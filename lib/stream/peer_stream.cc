@@ -67,7 +67,7 @@ absl::Status PeerStream::PostOwed() {
 }
 
 // `message`: null for a bell without one.
-absl::Status PeerStream::Post(uint32_t immediate, uint64_t offset,
+absl::Status PeerStream::Post(const StreamEnd& next, uint32_t immediate, uint64_t offset,
                               const verbs::ScatterGather* message) {
   verbs::SendRequest request;
   request.wr_id = staged_;
@@ -80,6 +80,7 @@ absl::Status PeerStream::Post(uint32_t immediate, uint64_t offset,
   size_t posted = 0;
   BATON_RETURN_IF_ERROR(queue_pair_->PostSend({&request, 1}, &posted));
   ++sends_outstanding_;
+  end_ = next;
   return absl::OkStatus();
 }
 
@@ -115,13 +116,11 @@ absl::Status PeerStream::CheckRoom(uint64_t length) {
   }
   StreamEnd next = *end_;
   if (const std::optional<uint32_t> ask = next.Ask(static_cast<uint32_t>(length))) {
-    BATON_RETURN_IF_ERROR(Post(*ask, 0, nullptr));
-    end_ = next;
+    BATON_RETURN_IF_ERROR(Post(next, *ask, 0, nullptr));
   }
   return absl::ResourceExhaustedError("the peer's ring has no room for the message");
 }
 
-// What is not posted does not count: a queue pair takes no send before it is connected.
 absl::Status PeerStream::Send(absl::Span<const uint8_t> message) {
   if (!end_) return absl::FailedPreconditionError("the peer's greeting has not come");
   BATON_RETURN_IF_ERROR(CheckRoom(message.size()));
@@ -134,10 +133,8 @@ absl::Status PeerStream::Send(absl::Span<const uint8_t> message) {
   StreamEnd next = *end_;
   const StreamEnd::Placement place = next.Place(length);
   const verbs::ScatterGather sge = {reinterpret_cast<uint64_t>(copy), length, memory_.lkey};
-  absl::Status posted = Post(place.immediate, place.offset, length == 0 ? nullptr : &sge);
-  if (posted.ok()) {
-    end_ = next;
-  } else {
+  absl::Status posted = Post(next, place.immediate, place.offset, length == 0 ? nullptr : &sge);
+  if (!posted.ok()) {
     staged_ = staged;
     unstaged_ = unstaged;
   }
@@ -149,10 +146,7 @@ absl::Status PeerStream::ReturnCredit() {
   if (sends_outstanding_ == requests_.sends) return absl::OkStatus();  // a send's completion comes
   StreamEnd next = *end_;
   const std::optional<uint32_t> report = next.Report();
-  if (!report) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(Post(*report, 0, nullptr));
-  end_ = next;
-  return absl::OkStatus();
+  return report ? Post(next, *report, 0, nullptr) : absl::OkStatus();
 }
 
 absl::StatusOr<PeerStream::Event> PeerStream::OnCompletion(const verbs::Completion& completion) {

@@ -81,7 +81,10 @@ class PeerStream {
  private:
   absl::Status PostReceive();
   absl::Status PostOwed();
-  absl::Status Post(uint32_t immediate, uint64_t offset, const verbs::ScatterGather* message);
+  // Posts what has led to `next`, which is the state from then on. What is refused does not count:
+  // a queue pair takes no send before it is connected.
+  absl::Status Post(const StreamEnd& next, uint32_t immediate, uint64_t offset,
+                    const verbs::ScatterGather* message);
   absl::Status CheckRoom(uint64_t length);
   absl::Status ReturnCredit();
   std::optional<uint64_t> PlaceInStaging(uint64_t length);

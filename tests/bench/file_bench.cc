@@ -15,8 +15,8 @@ constexpr uint64_t kSmallest = 4096;
 constexpr double kSeconds = 0.2;           // of sending one size in one way, at least
 constexpr uint64_t kMostToWarm = 1 << 20;  // smaller ones are sent once before
 constexpr std::array<uint32_t, 3> kPipes = {1, 2, 6};
-constexpr char kStatic[] = "static", kCheckedStatic[] = "static_checked";
 constexpr std::array<uint32_t, 3> kPages = {16, 64, 256};
+constexpr char kStatic[] = "static", kCheckedStatic[] = "static_checked";
 
 // SendFile takes at most so much of the static copy's registered memory...
 constexpr double kMemoryBar = 0.1;
