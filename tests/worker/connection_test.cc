@@ -369,10 +369,7 @@ TEST_F(ConnectionTest, shouldUseSlotsAgainWithoutEnd) {
   const uint32_t last = harness::Slowness() > 1 ? 40 : 150;
   for (uint32_t generation = 1; generation <= last; ++generation) {
     RawPeer peer;
-    peers = {&peer};
-    peer.Connect(worker->Listen(fabric.host, 0).value());
-    ASSERT_TRUE(Until([&] { return peer.established || peer.rejected; }));
-    ASSERT_TRUE(peer.established);
+    Established(peer);
     peer.Send("x");
     const int before = service.Count(Kind::kDisconnected);
     peer.Disconnect();
