@@ -30,7 +30,7 @@ inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of all files are multiples
 
 inline constexpr uint32_t kMaxShards = 64;
-inline constexpr uint32_t kMaxConnections = 65536;
+inline constexpr uint32_t kMaxConnections = 131'072;
 inline constexpr uint32_t kMaxWorkers = 64;
 inline constexpr uint32_t kMaxQueueDepth = 4096;
 inline constexpr uint32_t kMaxStateBytes = 1u << 20;

@@ -18,7 +18,7 @@ inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 320;  // that are mapped
 inline constexpr size_t kMaxRegisters = 4096;
 inline constexpr size_t kMaxChannels = 4096;
-inline constexpr size_t kMaxIds = 65'536;
+inline constexpr size_t kMaxIds = 262'144;
 inline constexpr size_t kMaxListeners = 1024;
 
 // A turn of the NIC takes about this many rings of each file.

@@ -50,7 +50,7 @@ TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAService) {
 // queues. At any depth up to 4 an idle connection fits into 6 KiB, with the pool of a native one.
 TEST(IdleBytesTest, shouldBeSmallForManyConnectionsThatShareReceives) {
   constexpr double kMost = 6 * 1024;
-  for (const uint32_t connections : {32'768u, 50'000u, 65'536u}) {
+  for (const uint32_t connections : {32'768u, 50'000u, 65'536u, 100'000u}) {
     for (const uint32_t depth : {1u, 2u, 4u}) {
       for (const bool native : {false, true}) {
         const IdleBytes bytes = IdleBytesOf(ShapeOfSharing({connections, depth, native}).value());

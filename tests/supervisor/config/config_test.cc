@@ -63,7 +63,7 @@ TEST(ConfigTest, GivesALargeArenaTimeToBeMapped) {
 }
 
 TEST(ConfigTest, CountsTheLogsOfAnArenaToo) {
-  const auto config = ParseConfig(With("max_connections: 65536 send_queue_depth: 1024 "
+  const auto config = ParseConfig(With("max_connections: 131072 send_queue_depth: 1024 "
                                        "receive_queue_depth: 1024"),
                                   "baton.conf");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -73,14 +73,14 @@ TEST(ConfigTest, CountsTheLogsOfAnArenaToo) {
 
 TEST(ConfigTest, KeepsWhatWasGiven) {
   const absl::StatusOr<v1::Config> config = ParseConfig(
-      With("shards: 64 max_connections: 65536 send_queue_depth: 4096 receive_queue_depth: 1 "
+      With("shards: 64 max_connections: 131072 send_queue_depth: 4096 receive_queue_depth: 1 "
            "buffer_bytes: 1099511627776 listeners { host: \"::1\" port: 65535 } worker_uids: 7 "
            "poison_deaths: 4294967295 shared_receive_queue_depth: 4096"),
       "baton.conf");
   ASSERT_TRUE(config.ok()) << config.status();
   const v1::ServiceConfig& service = config->services(0);
   EXPECT_EQ(service.shards(), 64u);
-  EXPECT_EQ(service.max_connections(), 65536u);
+  EXPECT_EQ(service.max_connections(), 131072u);
   EXPECT_EQ(service.send_queue_depth(), 4096u);
   EXPECT_EQ(service.receive_queue_depth(), 1u);
   EXPECT_EQ(service.buffer_bytes(), uint64_t{1} << 40);
@@ -255,9 +255,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"Shards", With("shards: 65"),
                   "baton.conf:5:3: services[0].shards: 65 is not between 1 and 64; leave it out "
                   "for 1"},
-        BadConfig{"MaxConnections", With("max_connections: 65537"),
-                  "baton.conf:5:3: services[0].max_connections: 65537 is not between 1 and 65536; "
-                  "leave it out for 64"},
+        BadConfig{
+            "MaxConnections", With("max_connections: 131073"),
+            "baton.conf:5:3: services[0].max_connections: 131073 is not between 1 and 131072; "
+            "leave it out for 64"},
         BadConfig{"SendQueueDepth", With("send_queue_depth: 48"),
                   "baton.conf:5:3: services[0].send_queue_depth: 48 is not a power of two; use 32 "
                   "or 64"},
