@@ -25,15 +25,8 @@ constexpr uint64_t kMostDeviceYieldMicroseconds = 20'000;
 constexpr uint64_t kDeviceSoon = 1;
 constexpr uint64_t kNothingCame = ~uint64_t{0};  // also after a short time-out of the caller
 
-uint32_t MostYieldMicroseconds(const WorkerOptions& options) {
-  return options.realtime_priority > 0
-             ? std::min(options.yield_microseconds, kRealtimeYieldMicroseconds)
-             : options.yield_microseconds;
-}
-
-YieldBudget DeviceYieldBudget(const WorkerOptions& options) {
-  const uint32_t most = MostYieldMicroseconds(options);
-  if (options.realtime_priority > 0) return YieldBudget(most);
+YieldBudget DeviceYieldBudget(uint32_t most, bool is_realtime) {
+  if (is_realtime) return YieldBudget(most);
   const uint64_t longer =
       std::min(uint64_t{most} * kDeviceYieldFactor, kMostDeviceYieldMicroseconds);
   return YieldBudget(std::max(most, static_cast<uint32_t>(longer)), kDeviceSoon);
@@ -48,9 +41,19 @@ WaitLoop::WaitLoop(const WorkerOptions& options, WorkerShards* shards,
       ownership_(ownership),
       notices_(notices),
       keeper_(keeper),
-      yield_microseconds_(options.yield_microseconds),
-      yield_budget_(MostYieldMicroseconds(options)),
-      device_yield_budget_(DeviceYieldBudget(options)) {}
+      is_realtime_(options.realtime_priority > 0),
+      yield_microseconds_(is_realtime_
+                              ? std::min(options.yield_microseconds, kRealtimeYieldMicroseconds)
+                              : options.yield_microseconds),
+      yield_budget_(yield_microseconds_),
+      device_yield_budget_(DeviceYieldBudget(yield_microseconds_, is_realtime_)) {}
+
+void WaitLoop::YieldAtMost(uint32_t microseconds) {
+  if (microseconds >= yield_microseconds_) return;
+  yield_microseconds_ = microseconds;
+  yield_budget_ = YieldBudget(microseconds);
+  device_yield_budget_ = DeviceYieldBudget(microseconds, is_realtime_);
+}
 
 // A native worker drives its queues first, so that what they have is in the logs. An idle worker
 // acknowledges. Returns whether Poll has something to do.

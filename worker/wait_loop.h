@@ -33,6 +33,9 @@ class WaitLoop {
     heartbeat_ms_ = heartbeat_ms;
   }
 
+  // The service's limit to WorkerOptions::yield_microseconds. Call it before Wait.
+  void YieldAtMost(uint32_t microseconds);
+
   // Worker::Wait.
   absl::Status Wait(int timeout_ms);
   // Worker::ArmEvent.
@@ -56,7 +59,8 @@ class WaitLoop {
   const OwnershipChanges* const ownership_;
   WorkerNotices* const notices_;
   const KeeperWatch* const keeper_;
-  const uint32_t yield_microseconds_;
+  const bool is_realtime_;
+  uint32_t yield_microseconds_;
   YieldBudget yield_budget_;
   YieldBudget device_yield_budget_;  // while the worker awaits the device
   arena::WorkerSlot* slot_ = nullptr;

@@ -421,7 +421,7 @@ struct WorkerOptions {
   // adapts: about 10 us when waits have lately been longer than four times this. While no send has
   // completed since sends were last committed, it polls up to 200 times as long, but at most 20 ms,
   // and not when such waits have lately been longer. With a real-time priority it polls at most 20
-  // us, since no other thread would get the processor.
+  // us, since no other thread would get the processor. The service may set a lower limit.
   uint32_t yield_microseconds = 100;
   // Makes Run call TakeOver for all shards, so that the start of the program is an upgrade. Run
   // returns the error if the keeper refuses. Native workers ignore it: `baton upgrade` starts them.

@@ -110,6 +110,7 @@ absl::Status WorkerImpl::Attach() {
   auto arena = arena::Arena::Map(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
   heartbeat_ms_ = std::max(1u, attached.heartbeat_ms());
+  if (attached.yield_microseconds() != 0) wait_loop_.YieldAtMost(attached.yield_microseconds());
   capacity_.outside_effects = attached.outside_effects();
   capacity_.cpus = attached.placement().cpus();
   if (attached.placement().has_numa_node()) {

@@ -85,8 +85,8 @@ class YieldBudget {
   }
 
  private:
-  const uint64_t most_ns_;
-  const uint64_t soon_ns_;
+  uint64_t most_ns_;
+  uint64_t soon_ns_;
   uint64_t ns_;
 };
 

@@ -132,6 +132,7 @@ constexpr Number kNumbers[] = {
      "How long an upgrade's program may take to be ready [30000, and 4000 per GiB]"},
     {"watch_window_ms", "How long an upgrade is watched before it stays [30000]"},
     {"stop_timeout_ms", "A worker asked to end is killed after so long [10000]"},
+    {"yield_microseconds", "How long processes of the service yield before they sleep [100]"},
     {"realtime_priority", "Of the threads that drive queues and notice deaths [0]"},
 };
 

@@ -53,6 +53,7 @@ constexpr Range kServiceRanges[] = {
     {"stop_timeout_ms", 10'000, 1, 600'000},
     {"poison_deaths", 3, 1, UINT32_MAX},
     {"max_inline_bytes", 0, 0, arena::kMaxInlineBytes},
+    {"yield_microseconds", 0, 0, 1'000'000},
 };
 
 bool IsName(const std::string& name) {

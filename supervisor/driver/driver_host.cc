@@ -79,6 +79,9 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
   options.outside_effects = service_.outside_effects();
   options.realtime_priority = static_cast<int>(service_.realtime_priority());
   if (service_.poison_deaths() != 0) options.poison_deaths = service_.poison_deaths();
+  if (service_.yield_microseconds() != 0) {
+    options.yield_microseconds = service_.yield_microseconds();
+  }
   if (service_.mode() == v1::NATIVE) {
     BATON_ASSIGN_OR_RETURN(auto engine,
                            NativeEngine::Create(arena_.get(), device_.get(), &news_, options));

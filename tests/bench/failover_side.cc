@@ -148,6 +148,7 @@ absl::StatusOr<std::unique_ptr<BatonSide>> BatonSide::Start(const FailoverOption
 
 absl::Status BatonSide::Open() {
   harness::ClusterOptions cluster;
+  cluster.yield_microseconds = 0;
   cluster.binaries = harness::Binaries(options_.binary_directory);
   cluster.fabric = options_.fabric;
   cluster.shards = 1;

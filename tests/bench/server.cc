@@ -71,6 +71,7 @@ absl::Status Server::StartRaw(const ServerOptions& options, const char* how) {
 absl::Status Server::StartCluster(const ServerOptions& options,
                                   std::vector<std::string> batond_arguments) {
   harness::ClusterOptions cluster;
+  cluster.yield_microseconds = 0;
   cluster.binaries = harness::Binaries(options.binary_directory);
   cluster.fabric = {options.device, options.host};
   cluster.service = kService;

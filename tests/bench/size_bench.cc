@@ -327,6 +327,7 @@ absl::StatusOr<SoakResult> Soak::Run() {
 
 absl::Status Soak::Start() {
   harness::ClusterOptions options;
+  options.yield_microseconds = 0;
   options.binaries = binaries_;
   options.fabric = {"soft", "127.0.0.1"};
   options.shards = kShards;

@@ -67,6 +67,7 @@ class Act {
 
   absl::Status Start(const std::string& timeline_path) {
     harness::ClusterOptions cluster;
+    cluster.yield_microseconds = 0;
     cluster.binaries = harness::Binaries(options_.binary_directory);
     cluster.fabric = options_.fabric;
     cluster.shards = options_.shards;

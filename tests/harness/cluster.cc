@@ -112,7 +112,8 @@ void Cluster::AddOptions(std::vector<std::string>* arguments) const {
       arguments->end(),
       {"--dev", "--state-dir", directory_.File("state"), "--device", options_.fabric.device,
        "--service", options_.service, "--shards", absl::StrCat(options_.shards),
-       "--max-connections", absl::StrCat(options_.max_connections)});
+       "--max-connections", absl::StrCat(options_.max_connections), "--yield-microseconds",
+       absl::StrCat(options_.yield_microseconds)});
   arguments->insert(arguments->end(), options_.batond_arguments.begin(),
                     options_.batond_arguments.end());
   AddNative(arguments);
@@ -123,7 +124,8 @@ absl::Status Cluster::WriteConfig(const std::string& service, const std::string&
   std::ofstream(whole + ".new") << "state_dir: \"" << directory_.File("state")
                                 << "\" services { name: \"" << options_.service
                                 << "\" device { soft {} } shards: " << options_.shards
-                                << " max_connections: " << options_.max_connections << " "
+                                << " max_connections: " << options_.max_connections
+                                << " yield_microseconds: " << options_.yield_microseconds << " "
                                 << service << " } " << more << "\n";
   std::error_code error;
   std::filesystem::rename(whole + ".new", whole, error);

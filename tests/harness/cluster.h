@@ -33,6 +33,8 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
+  // Of the service; 0: as it is by default. The test's processes need the processors.
+  uint32_t yield_microseconds = 1;
   // Programs that batond runs for its services.
   std::string driver = "baton-driver";  // of brokered ones
   std::string keeper = "baton-keeper";

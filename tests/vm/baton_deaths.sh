@@ -38,7 +38,7 @@ configure() {
     if [[ $kind == NATIVE ]]; then
       native_service "$name" "$BATON_BIN/$program.so" "$fields"
     else
-      [[ -n $fields ]] || fields='max_connections: 16'
+      [[ -n $fields ]] || fields='max_connections: 16 yield_microseconds: 1'
       echo "services { name: \"$name\" device { $device_config } $fields" \
         'hang_timeout_ms: 120000 ready_timeout_ms: 120000 }'
     fi >>"$work/config"

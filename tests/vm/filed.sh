@@ -37,7 +37,8 @@ make_tree() {
 # start_brokered: batond with filed, and two workers.
 start_brokered() {
   [[ $device != soft ]] || port=0
-  echo "state_dir: \"$state\" services { name: \"filed\" device { $device_config } $fields }" >"$work/config"
+  echo "state_dir: \"$state\" services { name: \"filed\" device { $device_config } $fields" \
+    'yield_microseconds: 1 }' >"$work/config"
   : >"$state.out"
   : >"$state.log"
   batond --start-timeout 300 --config "$work/config" >"$state.out" 2>"$state.log" &

@@ -26,7 +26,7 @@ has_logged() { tail -n "+$((marked + 1))" "$state.log" >"$work/since" && grep -q
 # service_config NAME DEVICE
 service_config() {
   echo "services { name: \"$1\" device { rdma { device: \"$2\" } } max_connections: 16" \
-    "hang_timeout_ms: 120000 ready_timeout_ms: 120000 }"
+    "hang_timeout_ms: 120000 ready_timeout_ms: 120000 yield_microseconds: 1 }"
 }
 
 # start_batond SERVICE DEVICE [SERVICE DEVICE]...

@@ -35,7 +35,8 @@ native_service() {
     --listen "$address:$port" "${worker_flags[@]}"; do
     arguments+=" arguments: \"$argument\""
   done
-  for field in 'shards: 2' 'max_connections: 16' 'ready_timeout_ms: 120000' 'hang_timeout_ms: 120000'; do
+  for field in 'shards: 2' 'max_connections: 16' 'ready_timeout_ms: 120000' 'hang_timeout_ms: 120000' \
+    'yield_microseconds: 1'; do
     [[ $fields == *"${field%:*}"* ]] || fields+=" $field"
   done
   echo "services { name: \"$name\" device { $device_config }" \

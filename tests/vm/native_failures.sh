@@ -142,7 +142,7 @@ test_failover() {
     start_failover_peer "baseline$count" "$count" $((7601 + count)) "$at_once"
     state=/run/native$count port=$((7400 + count))
     start_native "failover$count" "$BATON_BIN/failover-service.so" \
-      "shards: 1 max_connections: 128 realtime_priority: 1"
+      "shards: 1 max_connections: 128 realtime_priority: 1 yield_microseconds: $yield_us"
     wait_for "an heir" with_heir "$state"
     start_failover_peer "native$count" "$count" "$port" "$at_once"
   done

@@ -39,7 +39,7 @@ configure_nvmed() {
   done >"$state.target"
   fields="shards: 1 max_connections: $connections send_queue_depth: 512 receive_queue_depth: 256"
   fields+=" connection_state_bytes: 1088 shard_state_bytes: 16384 buffer_bytes: $((buffer_mib << 20))"
-  fields+=" max_inline_bytes: 16 $outside"
+  fields+=" max_inline_bytes: 16 yield_microseconds: ${yield_us:-1} $outside"
 }
 # start_nvmed MODE BACKING: MODE is BROKERED or NATIVE. Two workers are ready when it returns.
 start_nvmed() {

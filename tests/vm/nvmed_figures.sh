@@ -4,6 +4,7 @@
 set -euo pipefail
 # shellcheck source=tests/vm/nvmed_common.sh
 source "$(dirname "$0")/nvmed_common.sh"
+yield_us=0  # as it is by default
 
 # latency MODE BACKING KILLS [LIMIT_MS RATIO]: while a host reads and writes blocks of 4 KiB, one at a time, nvmed's
 # owner is killed; the median of the longest I/O of each kill, and the same of the kernel's own target when it is

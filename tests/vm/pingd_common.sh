@@ -48,7 +48,7 @@ test_checkers() {
 start_batond() {
   local line=''
   exec {batond}< <(exec batond --dev --device rdma --state-dir "$1" --service "$service" --shards 2 \
-    --max-connections 16 --hang-timeout-ms 120000 --ready-timeout-ms 120000 2>"$1.log")
+    --max-connections 16 --yield-microseconds 1 --hang-timeout-ms 120000 --ready-timeout-ms 120000 2>"$1.log")
   read -rt 120 line <&"$batond" || true
   [[ $line == "batond ready"* ]] || die "batond: $(cat "$1.log")"
 }

@@ -138,8 +138,10 @@ systemctl stop batond || die "does not stop"
 configure() {
   cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
-services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 ready_timeout_ms: 600000 ${1:-} }
+services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 ready_timeout_ms: 600000
+  yield_microseconds: 1 ${1:-} }
 services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE ${2:-}
+  yield_microseconds: 1
   native { object: "$BATON_BIN/ledger-v1.so" workers: 2 arguments: "--socket" arguments: "/run/baton/kv.sock"
     arguments: "--service" arguments: "kv" arguments: "--listen" arguments: "$BATON_VM_ADDRESS:7472" } }
 END

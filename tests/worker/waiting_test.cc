@@ -1,5 +1,6 @@
 // Attaching, waiting for work, and the keeper's end.
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -169,6 +170,21 @@ TEST_F(WaitingTest, shouldReturnFromAWaitWhenItIsStopped) {
   }
   stopper.join();
   EXPECT_EQ(worker->Wait(-1), absl::OkStatus());  // at once, from now on
+}
+
+TEST_F(WaitingTest, shouldYieldNoLongerThanTheServiceAllows) {
+  Start([](v1::ServiceConfig* config) { config->set_yield_microseconds(1); });
+  WorkerOptions options = Options(CommitMode::kManual);
+  options.yield_microseconds = 10'000'000;
+  auto attached = Worker::Attach(options, &service);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  rusage before = {};
+  rusage after = {};
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &before), 0);
+  ASSERT_EQ((*attached)->Wait(300), absl::OkStatus());
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &after), 0);
+  // A thread that yields stays runnable: it does not sleep until its time is over.
+  EXPECT_GT(after.ru_nvcsw, before.ru_nvcsw);
 }
 
 TEST_F(WaitingTest, shouldReturnFromAWaitAtItsTimeout) {

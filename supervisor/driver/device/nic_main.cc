@@ -26,8 +26,8 @@ namespace {
 // A hostile client can cause complaints as fast as it sends messages.
 constexpr double kComplaintsPerSecond = 10;
 
-// How long the NIC yields before it sleeps. Its clients need the processor to make the next request
-// (soft_nic.md, "Waiting").
+// How long the NIC yields before it sleeps, where the service does not say. Its clients need the
+// processor to make the next request (soft_nic.md, "Waiting").
 constexpr uint32_t kYieldMicroseconds = 10;
 
 // The NIC gives up its rights, because clients choose what it executes. The kernel kills it with
@@ -39,7 +39,7 @@ absl::Status ConfineToDriver(const driver_process::Identity& identity) {
 }
 
 absl::Status Run(const std::vector<int>& clients, const driver_process::Identity& identity,
-                 const std::string& faults) {
+                 const std::string& faults, uint32_t yield_microseconds) {
   const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
   BATON_RETURN_IF_ERROR(ConfineToDriver(identity));
@@ -52,7 +52,7 @@ absl::Status Run(const std::vector<int>& clients, const driver_process::Identity
                            std::fprintf(stderr, "baton-nic: %s\n", what.c_str());
                          }));
   for (const int client : clients) BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(client)));
-  return Serve(nic.get(), kYieldMicroseconds);
+  return Serve(nic.get(), yield_microseconds);
 }
 
 }  // namespace
@@ -77,9 +77,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 99));
   std::string faults;
   app.add_option("--faults", faults, "FaultPlan that it injects, in protobuf text format [none]");
+  uint32_t yield_microseconds = baton::nic::kYieldMicroseconds;
+  app.add_option("--yield-microseconds", yield_microseconds, "before it sleeps [10]");
   CLI11_PARSE(app, argc, argv);
   (void)std::signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = baton::nic::Run(clients, identity, faults);
+  const absl::Status status = baton::nic::Run(clients, identity, faults, yield_microseconds);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
   return 1;

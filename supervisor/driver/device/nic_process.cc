@@ -46,6 +46,9 @@ std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
       absl::StrCat(kSigns), "--realtime-priority",  absl::StrCat(identity.realtime_priority)};
   if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
   if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
+  if (plan.yield_microseconds != 0) {
+    words.insert(words.end(), {"--yield-microseconds", absl::StrCat(plan.yield_microseconds)});
+  }
   if (plan.faults.rules_size() > 0) {
     words.insert(words.end(), {"--faults", FaultsToText(plan.faults)});
   }

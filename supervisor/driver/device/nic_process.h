@@ -45,8 +45,9 @@ class NicProcess {
 struct NicPlan {
   std::string program;  // path of baton-nic (SpawnPlan::Spawn)
   Identity identity;
-  v1::FaultPlan faults;  // valid
-  bool forks = false;    // processes that are forked from this one use the device
+  v1::FaultPlan faults;             // valid
+  uint32_t yield_microseconds = 0;  // before it sleeps; 0: as it does by itself
+  bool forks = false;               // processes that are forked from this one use the device
 };
 
 struct StartedNic {

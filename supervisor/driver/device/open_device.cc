@@ -43,6 +43,7 @@ absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
   NicPlan plan;
   plan.program = config.nic();
   plan.faults = service.device().soft().faults();
+  plan.yield_microseconds = service.yield_microseconds();
   plan.forks = service.mode() == v1::NATIVE;
   plan.identity.realtime_priority = static_cast<int>(service.realtime_priority());
   if (config.has_nic_uid()) plan.identity.uid = config.nic_uid();

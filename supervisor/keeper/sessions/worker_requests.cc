@@ -338,6 +338,7 @@ void WorkerRequests::Introduce(const WorkerSession& session, bool is_child,
   attached->set_heartbeat_ms(hang_watch_.heartbeat_ms());
   attached->set_outside_effects(parts_.config.service().outside_effects());
   *attached->mutable_placement() = parts_.config.service().placement();
+  attached->set_yield_microseconds(parts_.config.service().yield_microseconds());
 }
 
 absl::Status WorkerRequests::Resume(const SessionPtr& session,
