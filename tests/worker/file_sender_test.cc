@@ -516,10 +516,13 @@ TEST_P(FileSenderTest, shouldSendWithoutChecksums) {
   for (int i = 0; i < 2; ++i) AddOwner().pipeline.checksums = i == 1;
   AskingPeer peer(fabric, content);
   ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  peer.keeps = true;
   ASSERT_NO_FATAL_FAILURE(peer.Ask(5, kFileBytes - 5));
-  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 5; }));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
   EXPECT_EQ(peer.crc(), 0u);
   ASSERT_EQ(HandoffWith(peer, owners[1]), absl::OkStatus());
+  peer.keeps = false;
+  peer.stream.ReleaseKept();
   ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
   EXPECT_NE(peer.crc(), 0u);
   ExpectNothingLeft(peer);
@@ -787,6 +790,28 @@ TEST_P(FileSenderTest, shouldDropNoFileOfAFormerOwnerBeforeTheServiceSaysWhichIt
   owner.reads().held_files().Adopt(*owner.shard());
   ExpectNothingHeld(peer);
   ExpectNothingLeft(peer);
+}
+
+// Another owner may have been faster.
+TEST_P(FileSenderTest, shouldHoldAndDropFurtherFilesWhenOneWasDroppedAlready) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  for (const bool is_first : {true, false}) {
+    peer.keeps = true;
+    const size_t before = peer.pieces;
+    ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+    ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= before + 3; }));
+    EXPECT_EQ(owner.hold_status, absl::OkStatus());
+    ASSERT_THAT(owner.held(), SizeIs(1));
+    if (is_first) ASSERT_EQ(owner.worker()->DropDescriptor(owner.held()[0]), absl::OkStatus());
+    peer.keeps = false;
+    peer.stream.ReleaseKept();
+    ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+    ExpectNothingLeft(peer);
+    ExpectNothingHeld(peer);
+  }
 }
 
 TEST_P(FileSenderTest, shouldLoseNoHeldFileWhenOwnersDie) {

@@ -401,7 +401,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadShape{"shards: 0", [](Shape* s) { s->shards = 0; }},
         BadShape{"shards: 65", [](Shape* s) { s->shards = 65; }},
         BadShape{"connections: 0", [](Shape* s) { s->connections = 0; }},
-        BadShape{"connections: 65537", [](Shape* s) { s->connections = 65537; }},
+        BadShape{"connections: 131073", [](Shape* s) { s->connections = 131073; }},
         BadShape{"workers: 0", [](Shape* s) { s->workers = 0; }},
         BadShape{"workers: 65", [](Shape* s) { s->workers = 65; }},
         BadShape{"send_queue_depth: 0", [](Shape* s) { s->send_queue_depth = 0; }},

@@ -43,7 +43,7 @@ cp "${packages[@]}" "$root/tmp"
 install "$line" "$root/tmp/line"
 # What this machine knows of Baton is not there.
 repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
-mount -t tmpfs tmpfs "$root$repository"
+[[ ! -d $root$repository ]] || mount -t tmpfs tmpfs "$root$repository" # else it lies in /tmp or /run
 mount -t tmpfs tmpfs "$root/root"
 # With /bin before /usr/bin, CMake finds packages by way of /lib.
 inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }

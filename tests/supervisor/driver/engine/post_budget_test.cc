@@ -15,6 +15,7 @@
 #include "supervisor/driver/engine/engine.h"
 #include "supervisor/driver/engine/post_budget.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fake_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
@@ -81,9 +82,12 @@ class PostRateTest : public ::testing::Test, private EngineListener {
     writer.Begin(1);
   }
 
+  static constexpr uint32_t kBufferBytes = 400 << 10;
+
   static arena::Shape Shape() {
     arena::Shape shape = driver::testing::TestShape();
     shape.shared_receive_queue_depth = 64;
+    shape.buffer_bytes = kBufferBytes;
     shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
     return shape;
   }
@@ -167,6 +171,32 @@ TEST_F(PostRateTest, shouldKeepNoHandoffWaiting) {
   engine->succession().Handoff(0, 1, nullptr);
   EXPECT_EQ(Posted(), 16u);
   EXPECT_EQ(engine->succession().owner(0).worker_id, 2u);
+}
+
+// Where the device sends within the call that posts, nobody learns meanwhile which memory is free.
+TEST_F(PostRateTest, shouldSendNoMoreThanAMebibyteAndATransactionInATurn) {
+  driver::testing::RawPeer peer;
+  peer.Connect(engine->driver().Listen({"127.0.0.1", 0}).value().port);
+  const auto turn = [&] {
+    engine->Turn();
+    peer.Turn();
+  };
+  const auto has = [&](arena::ConnectionState state) {
+    return arena.connection(0).state == static_cast<uint32_t>(state);
+  };
+  ASSERT_TRUE(driver::testing::Pump(turn, [&] { return has(arena::ConnectionState::kRequested); }));
+  writer.Accept(0, 0);
+  writer.Publish();
+  ASSERT_TRUE(driver::testing::Pump(
+      turn, [&] { return peer.established && has(arena::ConnectionState::kEstablished); }));
+  for (int i = 0; i < 5; ++i) {
+    writer.Send(0, 0, kBufferBytes);
+    writer.Publish();
+  }
+  engine->Turn();
+  EXPECT_EQ(engine->counters(0).bytes_sent, 3 * kBufferBytes);
+  engine->Turn();
+  EXPECT_EQ(engine->counters(0).bytes_sent, 5 * kBufferBytes);
 }
 
 // Has as many events and completions as its test says. None is of a connection.

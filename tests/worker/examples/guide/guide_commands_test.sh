@@ -14,11 +14,13 @@ if [[ $1 != --inside ]]; then
   unshare --mount --net --pid --fork true 2>/dev/null || skip_this "namespaces cannot be made (no CAP_SYS_ADMIN)"
   exec unshare --mount --net --pid --fork --kill-child --mount-proc -- "$0" --inside "$@"
 fi
-page=$(realpath "$2")
-shift 2
 mount -t tmpfs none /run
 work=/run/guide
 mkdir -p "$work/out/bin"
+# The tree may lie in /tmp.
+page=$work/guide.md
+cp "$2" "$page"
+shift 2
 examples=$work/examples
 for program in "$@"; do
   folder=out/bin
