@@ -189,7 +189,8 @@ TEST_F(PostRateTest, shouldSendNoMoreThanAMebibyteAndATransactionInATurn) {
   writer.Publish();
   ASSERT_TRUE(driver::testing::Pump(
       turn, [&] { return peer.established && has(arena::ConnectionState::kEstablished); }));
-  for (int i = 0; i < 5; ++i) {
+  for (uint64_t i = 0; i < 5; ++i) {
+    writer.Connection(0).send_end = i;  // those before are not applied yet
     writer.Send(0, 0, kBufferBytes);
     writer.Publish();
   }
