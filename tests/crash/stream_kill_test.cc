@@ -318,8 +318,15 @@ class StreamTrafficTest : public StreamKillTest, public ::testing::WithParamInte
   }
   void Kill(uint64_t owner) {
     if (IsNative()) {
-      // Another death may have been faster.
-      (void)cluster_->operators().KillWorker(kService, owner);
+      // Another death may have been faster. Control takes a thousand changes, and then two a
+      // second.
+      ASSERT_OK(harness::WaitUntil(
+          "the kill to be taken",
+          [&] {
+            return !absl::IsResourceExhausted(
+                cluster_->operators().KillWorker(kService, owner).status());
+          },
+          kPatience));
       ASSERT_OK(cluster_->WaitUntilGone(owner));
       return;
     }
