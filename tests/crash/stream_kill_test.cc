@@ -318,16 +318,7 @@ class StreamTrafficTest : public StreamKillTest, public ::testing::WithParamInte
   }
   void Kill(uint64_t owner) {
     if (IsNative()) {
-      // Another death may have been faster. Control takes a thousand changes, and then two a
-      // second.
-      ASSERT_OK(harness::WaitUntil(
-          "the kill to be taken",
-          [&] {
-            return !absl::IsResourceExhausted(
-                cluster_->operators().KillWorker(kService, owner).status());
-          },
-          kPatience));
-      ASSERT_OK(cluster_->WaitUntilGone(owner));
+      ASSERT_OK(cluster_->KillWorker(owner, kPatience));
       return;
     }
     Worker& worker = workers_[workers_[0]->id == owner ? 0 : 1];

@@ -112,8 +112,11 @@ void Cluster::AddOptions(std::vector<std::string>* arguments) const {
       arguments->end(),
       {"--dev", "--state-dir", directory_.File("state"), "--device", options_.fabric.device,
        "--service", options_.service, "--shards", absl::StrCat(options_.shards),
-       "--max-connections", absl::StrCat(options_.max_connections), "--yield-microseconds",
-       absl::StrCat(options_.yield_microseconds)});
+       "--max-connections", absl::StrCat(options_.max_connections)});
+  if (options_.yield_microseconds != 0) {
+    arguments->insert(arguments->end(),
+                      {"--yield-microseconds", absl::StrCat(options_.yield_microseconds)});
+  }
   arguments->insert(arguments->end(), options_.batond_arguments.begin(),
                     options_.batond_arguments.end());
   AddNative(arguments);
@@ -247,6 +250,20 @@ absl::Status Cluster::WaitUntilGone(uint64_t worker) {
     return service.ok() && std::none_of(service->workers().begin(), service->workers().end(),
                                         [&](const v1::Worker& one) { return one.id() == worker; });
   });
+}
+
+absl::Status Cluster::KillWorker(uint64_t worker, std::chrono::milliseconds timeout) {
+  absl::Status killed;
+  BATON_RETURN_IF_ERROR(WaitUntil(
+      "the kill to be taken",
+      [&] {
+        killed = operators_->KillWorker(options_.service, worker).status();
+        return !absl::IsResourceExhausted(killed);
+      },
+      timeout));
+  absl::Status gone = WaitUntilGone(worker);
+  if (gone.ok()) return gone;
+  return absl::Status(gone.code(), absl::StrCat(gone.message(), "; its kill: ", killed.ToString()));
 }
 
 absl::Status Cluster::Handoff(uint64_t to_worker) {

@@ -6,6 +6,7 @@
 #ifndef TESTS_HARNESS_CLUSTER_H_
 #define TESTS_HARNESS_CLUSTER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,7 +34,8 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
-  // Of the service; 0: as it is by default. The test's processes need the processors.
+  // The service's processes sleep at once, because the test's need the processors. 0: they yield
+  // as they do by default, which is what benchmarks measure.
   uint32_t yield_microseconds = 1;
   // Programs that batond runs for its services.
   std::string driver = "baton-driver";  // of brokered ones
@@ -112,6 +114,9 @@ class Cluster {
   absl::Status WaitUntilReady(uint64_t worker);
   // Until the keeper knows this worker no more.
   absl::Status WaitUntilGone(uint64_t worker);
+  // Has control kill it, and waits until it is gone; another death may have been faster. Control
+  // takes a thousand changes, and then two a second, so this asks for as long as `timeout`.
+  absl::Status KillWorker(uint64_t worker, std::chrono::milliseconds timeout);
   absl::Status Handoff(uint64_t to_worker);
 
   // Returns when it has begun.

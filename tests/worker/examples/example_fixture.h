@@ -235,17 +235,7 @@ class ExampleTest : public harness::ClusterFixture {
           return owner != 0;
         },
         kTimeout));
-    // Another death may have been faster. Control takes a thousand changes, and then two a second.
-    absl::Status killed;
-    ASSERT_OK(harness::WaitUntil(
-        "the kill to be taken",
-        [&] {
-          killed = cluster_->operators().KillWorker(name_, owner).status();
-          return !absl::IsResourceExhausted(killed);
-        },
-        kTimeout));
-    const absl::Status gone = cluster_->WaitUntilGone(owner);
-    ASSERT_TRUE(gone.ok()) << gone << "; its kill: " << killed;
+    ASSERT_OK(cluster_->KillWorker(owner, kTimeout));
   }
 
   // ---------------------------------------------------------------- kills at random moments
