@@ -1,6 +1,7 @@
 // baton: the operator's command line.
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -20,6 +21,9 @@ int Terminal(int fd) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Each line is written at once: other processes write to the same terminal or file.
+  std::setvbuf(stderr, nullptr, _IOLBF, BUFSIZ);
+  std::cerr.unsetf(std::ios::unitbuf);
   return baton::RunCli(std::vector<std::string>(argv + 1, argv + argc),
                        {.in = std::cin,
                         .out = std::cout,

@@ -167,8 +167,8 @@ void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
   app.add_flag("--print-record", options->print_record,
                "print each ratio and its spread as a line for that file");
   app.add_flag("--check", options->check,
-               "end with 1 when a bar is not met, and with 3 when that was not measured: no round "
-               "was quiet, or a figure is missing");
+               "end with 1 when a bar is not met, and with 3 when that was not measured: too few "
+               "rounds were quiet, or a figure is missing");
 }
 
 absl::Status NotMeasuredError(std::string_view message) {
@@ -255,6 +255,10 @@ size_t Suite::quiet_rounds() const {
   }));
 }
 
+bool Suite::QuietRoundsCount() const {
+  return quiet_rounds() > 0 && kRoundsOfAQuietOne * quiet_rounds() >= rounds_.size();
+}
+
 bool Suite::HasUnknownRound() const {
   return std::any_of(rounds_.begin(), rounds_.end(),
                      [](const Round& round) { return !round.others_cores_.has_value(); });
@@ -262,10 +266,10 @@ bool Suite::HasUnknownRound() const {
 
 std::optional<std::vector<double>> Suite::ValuesThatCount(
     const std::function<std::optional<double>(const Round&)>& value) const {
-  const bool any = quiet_rounds() == 0;
+  const bool quiet = QuietRoundsCount();
   std::vector<double> values;
   for (const Round& round : rounds_) {
-    if (!any && !IsQuiet(round.others_cores_)) continue;
+    if (quiet && !IsQuiet(round.others_cores_)) continue;
     const std::optional<double> one = value(round);
     if (!one.has_value()) return std::nullopt;
     values.push_back(*one);
@@ -327,8 +331,8 @@ std::string Suite::ToTable() const {
   }
   absl::StrAppendFormat(&text, "\n%d rounds, %d of them quiet (others used less than %.1f cores)",
                         rounds_.size(), quiet_rounds(), kQuietCores);
-  if (quiet_rounds() == 0) {
-    text += ": NONE, so these figures are those of a machine that others used";
+  if (!QuietRoundsCount()) {
+    text += ": TOO FEW, so these figures are those of a machine that others used";
   }
   for (const auto& [condition, value] : conditions_) {
     absl::StrAppend(&text, "; ", condition, ": ", value);
@@ -388,7 +392,7 @@ std::string Suite::ToRecords() const {
   std::string text;
   for (const Ratio& ratio : ratios_) {
     const std::optional<double> value = MedianOf(ratio);
-    if (quiet_rounds() == 0 || !value.has_value() || *value <= 0) {
+    if (!QuietRoundsCount() || !value.has_value() || *value <= 0) {
       absl::StrAppend(&text, "# ", name_, " ", ratio.name, ": not measured\n");
       continue;
     }
@@ -479,15 +483,16 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
   BATON_ASSIGN_OR_RETURN(const Comparison comparison, ReadAndCompare(recorded));
   absl::Status judged;
   const std::string worse = absl::StrJoin(comparison.worse, "; ");
-  if (!worse.empty() && quiet_rounds() > 0) {
+  if (!worse.empty() && QuietRoundsCount()) {
     judged = absl::OutOfRangeError("worse than recorded: " + worse);
   } else if (!worse.empty() && HasUnknownRound()) {
     judged = NotMeasuredError(
         absl::StrCat("whether others used the machine is not known of all rounds, and ", worse));
   } else if (!worse.empty()) {
     // By this text tests/expected_skips.txt knows a run that is to be excused.
-    judged = NotMeasuredError(absl::StrCat("undecided: others used the machine in all of ",
-                                           rounds_.size(), " rounds, and ", worse));
+    judged = NotMeasuredError(absl::StrCat("undecided: others used the machine in ",
+                                           rounds_.size() - quiet_rounds(), " of ", rounds_.size(),
+                                           " rounds, and ", worse));
   }
   // The message names missing figures first: it starts with "undecided" only if none is missing.
   return Both(comparison.missing.empty()
@@ -497,9 +502,10 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
 }
 
 absl::Status Suite::Check() const {
-  if (quiet_rounds() == 0) {
+  if (!QuietRoundsCount()) {
     return NotMeasuredError(
-        "no round was quiet, so no bar was checked: run it again when others leave the machine "
+        "too few rounds were quiet, so no bar was checked: run it again when others leave the "
+        "machine "
         "alone, or with more --rounds");
   }
   bool any = false;

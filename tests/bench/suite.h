@@ -2,8 +2,8 @@
 //
 // A round measures every side once, in turns, so that what the machine does meanwhile is the same
 // for all. A ratio is the median of the rounds' ratios; rounds in which others used the processors
-// do not count while there are quiet ones. What was not measured has no value: never 0, and never
-// that of the rounds which have it.
+// do not count where enough of them are quiet. What was not measured has no value: never 0, and
+// never that of the rounds which have it.
 //
 // Thread-compatible.
 #ifndef TESTS_BENCH_SUITE_H_
@@ -33,6 +33,10 @@ namespace baton::bench {
 
 // In which others used less of the machine than this, in cores, a round counts as quiet.
 inline constexpr double kQuietCores = 0.1;
+
+// Quiet rounds count alone where one of so many rounds is quiet. Fewer are chance: all rounds
+// count.
+inline constexpr size_t kRoundsOfAQuietOne = 3;
 
 // The quartiles of fewer rounds say nothing: of four, they are the least and the last but one.
 inline constexpr size_t kRoundsOfSpread = 5;
@@ -87,7 +91,7 @@ void AddSuiteOptions(CLI::App& app, SuiteOptions* options);
 
 // Exit statuses of a suite.
 inline constexpr int kExitFailed = 1;       // a bar is not met, or something went wrong
-inline constexpr int kExitNotMeasured = 3;  // no round was quiet, or a figure is missing
+inline constexpr int kExitNotMeasured = 3;  // too few quiet rounds, or a figure is missing
 
 // An error that ends the program with kExitNotMeasured.
 absl::Status NotMeasuredError(std::string_view message);
@@ -153,15 +157,15 @@ class Suite {
 
   std::string ToTable() const;
   std::string ToJson() const;
-  // Returns a line for the file of records for each ratio. A ratio that has no quiet round, or no
-  // value, gets a comment instead.
+  // Returns a line for the file of records for each ratio. Where too few rounds are quiet, or a
+  // ratio has no value, it gets a comment instead.
   std::string ToRecords() const;
   // The table to standard output; JSON and plots to options().output. An error: the files cannot be
   // written, or what is recorded or checked was not kept to, or not measured.
   absl::Status Report() const;
   // Returns kOutOfRange if a ratio is worse than recorded. Returns an error of IsNotMeasured() if a
-  // recorded ratio was not measured, or if a ratio is worse and no round was quiet. The message of
-  // the latter starts with "undecided: others used the machine in all of ".
+  // recorded ratio was not measured, or if a ratio is worse and too few rounds were quiet. The
+  // message of the latter starts with "undecided: others used the machine in ".
   absl::Status CompareWith(const std::string& recorded) const;
   // Whether all bars are met.
   absl::Status Check() const;
@@ -177,6 +181,7 @@ class Suite {
   bool IsWorseThanRecorded() const;
   absl::StatusOr<Comparison> ReadAndCompare(const std::string& recorded) const;
   // Returns the values of the rounds that count. Returns nothing if one of them has no value.
+  bool QuietRoundsCount() const;
   bool HasUnknownRound() const;
   std::optional<std::vector<double>> ValuesThatCount(
       const std::function<std::optional<double>(const Round&)>& value) const;
