@@ -14,7 +14,7 @@ offences() {
 control=$1
 shift
 found=$(offences "$control")
-if [[ $found != *libprotobuf* || $found != *baton::* ]]; then
+if [[ $found != *libprotobuf* || $found != *google::protobuf::* ]]; then
   echo "$control shows nothing that it should not: this checks nothing"
   exit 1
 fi
