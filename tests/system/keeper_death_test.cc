@@ -364,6 +364,8 @@ TEST_F(KeeperDeath, shouldGrantOnceWhatItWasAskedForAsItDied) {
     ASSERT_OK(awaited);
     ASSERT_OK(granted);
     ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    // Three keepers that die young drop it.
+    ASSERT_EQ(harness::SetPolicy(*cluster_, "worker { grants: 1 }").status, 0);
     const auto another = ask();
     EXPECT_THAT(std::string(another.status().message()), HasSubstr("policy.worker.grants:"));
     ASSERT_OK((*worker)->RevokeGrant(granted->id));

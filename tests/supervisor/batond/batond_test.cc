@@ -883,6 +883,7 @@ TEST_F(BatondTest, TellsWhatAKeeperDidNotTake) {
   options.environment["FAKE_KEEPER_second"] = "picky";
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage_, "7:0"));
   WriteConfig(stage_,
               "services { name: \"second\" device { soft {} } listeners { port: 7471 }"
               " worker_uids: 7 }");
@@ -899,6 +900,7 @@ TEST_F(BatondTest, GoesOnWithoutTheAnswerOfAKeeperThatHangs) {
   options.environment["FAKE_KEEPER_second"] = "deaf";
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage_, "7:0"));
   kill(stage_.lives("keeper").back().pid, SIGSTOP);
   kill(stage_.lives("keeper").front().pid, SIGSTOP);
   WriteConfig(stage_, std::string(kSecondListens) + " operator_uids: 5");

@@ -1,4 +1,4 @@
-// `baton new service`: kit_test builds what it writes.
+// `baton new service`: new_service_test builds what it writes.
 #include <gtest/gtest.h>
 
 #include <filesystem>
