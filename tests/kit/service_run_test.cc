@@ -1,5 +1,5 @@
-// libbaton-testing does what it says, with services of this tree. tests/worker/kit/kit_test.sh
-// shows that it can be used without the tree.
+// libbaton-testing does what it says, with services of this tree. new_service_test.sh
+// of tests/worker/kit shows that it can be used without the tree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -34,7 +34,7 @@ check_changed() {
     source tests/harness/skip.sh
     skip StyleTest shouldFindNothingInChangedFiles "there is no history to compare with"
   fi
-  BATON_GENERATED=$called_in BATON_LINT_AT_MOST=4 deploy/scripts/lint.sh --changed
+  BATON_GENERATED=$called_in BATON_LINT_AT_MOST=2 deploy/scripts/lint.sh --changed
 }
 
 # ---------------------------------------------------------------- style

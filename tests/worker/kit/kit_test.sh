@@ -2,60 +2,13 @@
 # kit_test.sh PACKAGE... LINE: a service written outside this tree. In a root that has the packages installed
 # and nothing of this repository, the examples of libbaton-dev are built as its README says, in C, in C++ and
 # in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
-# workers from the same sources; another one by coroutines. Last, `baton new service` writes a service, whose test
-# passes, and fails when the service writes its answer over the request, and when it commits several messages at once.
-# A test that is killed leaves no process behind.
+# workers from the same sources; another one by coroutines.
 set -euo pipefail
-# shellcheck source=tests/harness/skip.sh
-source tests/harness/skip.sh
-skip_this() { skip KitTest shouldBuildAndServeOutsideTheTree "$1"; }
-if [[ ${1:-} != --inside ]]; then
-  [[ $(id -u) -eq 0 ]] || skip_this "only root can mount roots"
-  unshare --mount --net true 2>/dev/null || skip_this "namespaces cannot be made (no CAP_SYS_ADMIN)"
-  exec unshare --mount --propagation private --net -- "$0" --inside "$@"
-fi
-shift
-packages=("${@:1:$#-1}") line=${*: -1}
-work=$(mktemp -d)
-root=$work/root
-die() {
-  printf 'kit_test: %s\n' "$*" >&2
-  tail -n 30 "$work"/*log >&2 || true
-  exit 1
-}
-clean_up() {
-  # shellcheck disable=SC2046  # a list
-  kill -KILL $(jobs -p) 2>/dev/null || true
-  umount --recursive --lazy "$work" && rmdir "$work"
-}
-trap clean_up EXIT
-ip link set lo up
+case_name=shouldBuildAndServeOutsideTheTree
+# shellcheck source=tests/worker/kit/kit_root.sh
+source tests/worker/kit/kit_root.sh
 
-mount -t tmpfs tmpfs "$work"
-mkdir -p "$work"/{upper,overlay,root}
-mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/overlay" "$root" ||
-  skip_this "there is no overlay of this machine's root"
-mount -t tmpfs -o mode=755 tmpfs "$root/run"
-mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
-cp "${packages[@]}" "$root/tmp"
-install "$line" "$root/tmp/line"
-# What this machine knows of Baton is not there.
-repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
-[[ ! -d $root$repository ]] || mount -t tmpfs tmpfs "$root$repository" # else it lies in /tmp or /run
-mount -t tmpfs tmpfs "$root/root"
-# With /bin before /usr/bin, CMake finds packages by way of /lib.
-inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }
-# Nobody reads manuals here: dpkg need not index them.
-rm -f "$root/var/lib/man-db/auto-update"
-inside sh -c 'dpkg --install /tmp/*.deb && cp -r /usr/share/doc/libbaton-dev/examples /tmp/project' \
-  >"$work/install.log" 2>&1 || die "the packages do not install"
-
-# While the examples serve, what the last part tests is built.
-inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
-  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build adder/build' >"$work/new.log" 2>&1 &
-new_service=$!
+inside cp -r /usr/share/doc/libbaton-dev/examples /tmp/project
 inside sh -c 'cd /tmp/project && cmake -B build -DCMAKE_C_FLAGS="-Wall -Wextra -Werror -pedantic" \
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build build' \
   >"$work/cmake.log" 2>&1 || die "CMake does not build the examples"
@@ -82,16 +35,6 @@ start_batond() {
   service=$1
   inside /usr/libexec/baton/batond --dev --state-dir "/tmp/$service" --service echo "${@:2}" >"$work/batond-$service.log" 2>&1 &
   await "batond" grep -q '^batond ready' "$work/batond-$service.log"
-}
-# await WHAT COMMAND...: until the command succeeds, for 20 s at most.
-await() {
-  local what=$1 try
-  shift
-  for ((try = 0; try < 400; ++try)); do
-    if "$@" >"$work/await.log" 2>&1; then return; fi
-    sleep 0.05
-  done
-  die "no $what"
 }
 workers() { baton worker list echo -o json; }
 # worker VERSION: the id and the pid of the ready worker of that version.
@@ -193,41 +136,3 @@ ask 30 42
 owned_by second || die "$(owner) answers after the first worker with coroutines was killed"
 echo "a coroutine that goes on where another worker's was killed"
 end
-
-# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it, which ends with the first
-# expectation that fails: a service is started for each commit, and one that fails is enough.
-test_new_service() {
-  local stop=${2:+--gtest_break_on_failure}
-  inside sh -c "ulimit -c 0 && cmake --build /tmp/adder/build &&
-    /tmp/adder/build/adder_test --gtest_filter='*${2:-}' $stop" >"$work/$1" 2>&1
-}
-# break_new_service NAME SCRIPT CASE: the case fails with what the script makes of the service, for NAME of the log.
-break_new_service() {
-  cp "$root/tmp/adder/adder.cpp" "$work/adder.cpp"
-  sed -i "$2" "$root/tmp/adder/adder.cpp"
-  cmp -s "$root/tmp/adder/adder.cpp" "$work/adder.cpp" && die "$1: its edit changes nothing"
-  if test_new_service "adder-$1.log" "$3"; then die "$1: the test passes"; fi
-  grep -q "RUN.*$3" "$work/adder-$1.log" || die "$1: $3 does not run"
-  grep -q ': Failure$' "$work/adder-$1.log" || die "$1: $3 ends without a failed expectation"
-  cp "$work/adder.cpp" "$root/tmp/adder/adder.cpp"
-}
-wait "$new_service" || die "no new service"
-test_new_service adder.log || die "the test of a new service fails"
-break_new_service over_the_request 's/= AnswerBuffer(done.connection, /= RequestBuffer(shard, done.sequence, /' KilledAtAnyCommit
-break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
-echo "a new service, and the test that kills and upgrades it"
-
-# processes [NAME]: those in the root, of that name; not zombies.
-processes() {
-  local process
-  for process in /proc/[0-9]*; do
-    if [[ $process/root -ef $root && $(cat "$process/comm" 2>/dev/null) == "${1:-}"* ]]; then echo "${process#/proc/}"; fi
-  done
-}
-two_workers() { [[ $(processes adder | wc -l) -ge 3 ]]; } # and the test
-none_is_left() { [[ -z $(processes) ]]; }
-inside /tmp/adder/build/adder_test --gtest_filter='*AtRandom' --gtest_repeat=-1 >"$work/adder-killed.log" 2>&1 &
-await "workers of a test" two_workers
-kill -KILL "$(processes adder_test)"
-await "end of all that a killed test had started: $(processes | xargs)" none_is_left
-echo "a test that is killed leaves no process behind"
