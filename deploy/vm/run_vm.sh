@@ -59,7 +59,7 @@ done
 
 kernel=$("$here/prepare.sh")
 # What Debian's kernel does against attackers (it clears memory that it allocates, checks each copy to or from a process,
-# moves its stack, asks AppArmor) costs a fifth of the time, and nobody attacks this machine.
+# moves its stack, asks AppArmor) takes time, and nobody attacks this machine.
 unguarded='init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0'
 # A kernel measures its clock while it starts, and when QEMU gets no processor at that moment, the
 # machine's time goes several times too fast. A host that is a virtual machine itself can tell.

@@ -59,7 +59,8 @@ _CLANG_FLAGS = _COMPILE_FLAGS + [
 ]
 
 # Targets with the feature "unoptimized", which are tests that compute little, take a quarter less
-# time to compile. The macro _FORTIFY_SOURCE needs the optimiser.
+# time to compile. Their libraries that simulations and benchmarks use, too, are without it. The macro
+# _FORTIFY_SOURCE needs the optimiser.
 _UNOPTIMIZED_FLAGS = [
     "-O0",
     "-g0",
@@ -78,8 +79,7 @@ _GCC_FLAGS = _COMPILE_FLAGS + [
 ]
 
 _LINK_FLAGS = [
-    # It takes two thirds of gold's time, and exports what a version script says,
-    # which gold does not.
+    # It takes two thirds of gold's time, and exports what a version script says, which gold does not.
     "-fuse-ld=lld",
     "-Wl,-no-as-needed",
     "-Wl,-z,relro,-z,now",
@@ -142,21 +142,20 @@ def precompiled_headers(name, header, installed):
             tags = ["manual"],  # the toolchain has it built
         )
 
+def _when_compiling(flags, with_features):
+    return flag_set(
+        actions = [ACTION_NAMES.cpp_compile],
+        flag_groups = [flag_group(flags = flags)],
+        with_features = with_features,
+    )
+
 def _config_impl(ctx):
     compile_flags = feature(
         name = "default_compile_flags",
         enabled = True,
         flag_sets = [
-            flag_set(
-                actions = [ACTION_NAMES.cpp_compile],
-                flag_groups = [flag_group(flags = _CLANG_FLAGS)],
-                with_features = _BY_CLANG,
-            ),
-            flag_set(
-                actions = [ACTION_NAMES.cpp_compile],
-                flag_groups = [flag_group(flags = _GCC_FLAGS)],
-                with_features = [_BY_GCC],
-            ),
+            _when_compiling(_CLANG_FLAGS, _BY_CLANG),
+            _when_compiling(_GCC_FLAGS, [_BY_GCC]),
         ],
     )
 
@@ -175,11 +174,7 @@ def _config_impl(ctx):
     )
     unoptimized = feature(
         name = "unoptimized",
-        flag_sets = [flag_set(
-            actions = [ACTION_NAMES.cpp_compile],
-            flag_groups = [flag_group(flags = _UNOPTIMIZED_FLAGS)],
-            with_features = [_UNOPTIMIZED],
-        )],
+        flag_sets = [_when_compiling(_UNOPTIMIZED_FLAGS, [_UNOPTIMIZED])],
     )
 
     # Sanitizers' builds are without: there, each source includes what it uses.
@@ -187,18 +182,14 @@ def _config_impl(ctx):
         name = "precompiled_header",
         enabled = True,
         flag_sets = [
-            flag_set(
-                actions = [ACTION_NAMES.cpp_compile],
-                flag_groups = [flag_group(flags = ["-include-pch", header.path])],
-                with_features = [with_features],
-            )
-            for header, with_features in [
-                (
-                    ctx.file.precompiled,
-                    with_feature_set(not_features = ["data_path", "sanitized", "unoptimized"]),
-                ),
-                (ctx.file.precompiled_unoptimized, _UNOPTIMIZED),
-            ]
+            _when_compiling(
+                ["-include-pch", ctx.file.precompiled.path],
+                [with_feature_set(not_features = ["data_path", "sanitized", "unoptimized"])],
+            ),
+            _when_compiling(
+                ["-include-pch", ctx.file.precompiled_unoptimized.path],
+                [_UNOPTIMIZED],
+            ),
         ],
     )
     link_flags = feature(
