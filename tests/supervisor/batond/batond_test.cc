@@ -813,6 +813,7 @@ TEST_F(BatondTest, KillsAKeeperWhoseServiceIsGoneAndThatDoesNotEnd) {
   options.arguments.insert(options.arguments.end(), {"--stop-timeout", "0.2"});
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage_, "7:0"));
   WriteConfig(stage_, "");
   kill(stage_.lives("control").front().pid, SIGKILL);
   EXPECT_TRUE(ControlNoted(stage_, "7:0;taken=services[second]")) << batond.standard_error();
@@ -841,6 +842,7 @@ TEST_F(BatondTest, StartsTheKeeperOfAChangedServiceAnewWhenItIsToldTo) {
   WriteConfig(stage_, "services { name: \"second\" device { soft {} } }");
   BatondProcess batond(stage_, ReadingConfig(stage_, "disconnect"));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage_, "7:0"));
   const std::vector<Life> keepers = stage_.lives("keeper");
   WriteConfig(stage_, "services { name: \"second\" device { soft {} } shards: 2 }");
   kill(stage_.lives("control").front().pid, SIGKILL);
