@@ -38,6 +38,15 @@ void AddPatience(std::vector<std::string>* arguments) {
   }
 }
 
+// Asks until control takes it: it limits how many changes an operator asks for in a short time.
+// Another answer is the caller's.
+absl::Status WaitUntilTaken(const std::string& change, const std::function<absl::Status()>& ask,
+                            std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  return WaitUntil(
+      absl::StrCat(change, " to be taken"), [&] { return !absl::IsResourceExhausted(ask()); },
+      timeout);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options) {
@@ -254,11 +263,11 @@ absl::Status Cluster::WaitUntilGone(uint64_t worker) {
 
 absl::Status Cluster::KillWorker(uint64_t worker, std::chrono::milliseconds timeout) {
   absl::Status killed;
-  BATON_RETURN_IF_ERROR(WaitUntil(
-      "the kill to be taken",
+  BATON_RETURN_IF_ERROR(WaitUntilTaken(
+      "the kill",
       [&] {
         killed = operators_->KillWorker(options_.service, worker).status();
-        return !absl::IsResourceExhausted(killed);
+        return killed;
       },
       timeout));
   absl::Status gone = WaitUntilGone(worker);
@@ -279,9 +288,13 @@ absl::StatusOr<v1::Upgrade> Cluster::StartUpgrade(UpgradeOptions options) {
     }
     for (const std::string& argument : options.arguments) options.plan.add_arguments(argument);
   }
-  BATON_ASSIGN_OR_RETURN(const v1::UpgradeResponse response,
-                         operators_->Upgrade(options_.service, options.plan));
-  return response.upgrade();
+  absl::StatusOr<v1::UpgradeResponse> response;
+  BATON_RETURN_IF_ERROR(WaitUntilTaken("the upgrade", [&] {
+    response = operators_->Upgrade(options_.service, options.plan);
+    return response.status();
+  }));
+  BATON_RETURN_IF_ERROR(response.status());
+  return response->upgrade();
 }
 
 absl::StatusOr<v1::Upgrade> Cluster::WaitForUpgrade(

@@ -1,5 +1,5 @@
-"""Debian's compilers as a C++ toolchain: clang, with a header that is compiled once for all sources,
-and g++ for the data path."""
+"""Debian's compilers as a C++ toolchain: clang, and g++ for the data path, with headers that are
+compiled once for many sources."""
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
 load(
@@ -14,6 +14,7 @@ load(
 )
 
 _CLANG = "/usr/bin/clang-14"
+_GCC = "/usr/bin/g++"
 
 # Targets with the feature "data_path" are compiled by g++: what it makes of the drivers and of the
 # worker library posts 10 to 15 % more messages a second than what clang makes of them. Sanitizers and
@@ -59,8 +60,8 @@ _CLANG_FLAGS = _COMPILE_FLAGS + [
 ]
 
 # Targets with the feature "unoptimized", which are tests that compute little, take a quarter less
-# time to compile. Their libraries that simulations and benchmarks use, too, are without it. The macro
-# _FORTIFY_SOURCE needs the optimiser.
+# time to compile, and half of it where they include CLI11. Their libraries that simulations and
+# benchmarks use, too, are without it. The macro _FORTIFY_SOURCE needs the optimiser.
 _UNOPTIMIZED_FLAGS = [
     "-O0",
     "-g0",
@@ -68,13 +69,19 @@ _UNOPTIMIZED_FLAGS = [
 ]
 _UNOPTIMIZED = with_feature_set(features = ["unoptimized"], not_features = ["data_path", "sanitized"])
 
+# -O3 makes a tenth fewer instructions. These come after the options of .bazelrc, which are for tests:
+# a benchmark's own loops are compiled as Baton's are, and a precompiled header of g++ is valid only
+# beside the same -O and -g.
+_GCC_LAST_FLAGS = [
+    "-O3",
+    "-g1",
+]
+
 _GCC_FLAGS = _COMPILE_FLAGS + [
     "-Wno-free-nonheap-object",
     "-fno-canonical-system-headers",
     # Position-independent code of ours calls itself directly, as other code does.
     "-fno-semantic-interposition",
-    # A tenth fewer instructions.
-    "-O3",
     "-fomit-frame-pointer",
 ]
 
@@ -96,20 +103,15 @@ _LINK_ACTIONS = [
 ]
 
 def _precompiled_header_impl(ctx):
-    header = ctx.file.header
-    output = ctx.actions.declare_file(ctx.label.name + ".pch")
+    output = ctx.actions.declare_file(ctx.attr.out)
     ctx.actions.run_shell(
         # From a directory that is the same everywhere, and without names of files: clang would write
-        # down where they are, and the output could not be shared by two clones.
-        command = "exec <\"$1\" >\"$2\" && shift 2 && cd / && exec \"$@\" -x c++-header - -o -",
-        arguments = [header.path, output.path, _CLANG] + _CLANG_FLAGS + ctx.attr.flags + [
-            # The contents of the headers decide, not when they were installed.
-            "-Xclang",
-            "-fno-pch-timestamp",
-            "-Xclang",
-            "-fpch-instantiate-templates",
-        ],
-        inputs = [header, ctx.file.installed],
+        # down where they are, and the output could not be shared by two clones. What is generated
+        # includes only each other and installed headers.
+        command = "output=$1 sources=$2 && shift 2 && set -o pipefail && " +
+                  "grep -hv '#include \"proto/' $sources | (cd / && exec \"$@\") >\"$output\"",
+        arguments = [output.path, " ".join([file.path for file in ctx.files.sources])] + ctx.attr.command,
+        inputs = ctx.files.sources + [ctx.file.installed],
         outputs = [output],
         mnemonic = "PrecompileHeader",
     )
@@ -118,29 +120,50 @@ def _precompiled_header_impl(ctx):
 _precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
-        "header": attr.label(allow_single_file = [".h"], mandatory = True),
-        "flags": attr.string_list(),
+        "command": attr.string_list(),
         # Changes when an installed header does.
         "installed": attr.label(allow_single_file = True, mandatory = True),
+        "out": attr.string(),
+        "sources": attr.label_list(allow_files = [".h"], mandatory = True),
     },
 )
 
-def precompiled_headers(name, header, installed):
-    """NAME and NAME_unoptimized, the latter for targets with the feature "unoptimized".
+def precompiled_headers(libraries, services, data_path, installed):
+    """Targets libraries, services, libraries_unoptimized, services_unoptimized, and data_path.
+
+    Those for clang are for targets with or without the features "services" and "unoptimized".
 
     Args:
-      name: of the target.
-      header: what is compiled.
+      libraries: headers, in their order. What they include is installed.
+      services: besides, with the feature "services".
+      data_path: for g++.
       installed: a digest of the installed headers.
     """
-    for suffix, flags in [("", []), ("_unoptimized", _UNOPTIMIZED_FLAGS)]:
-        _precompiled_header(
-            name = name + suffix,
-            header = header,
-            flags = flags,
-            installed = installed,
-            tags = ["manual"],  # the toolchain has it built
-        )
+    for name, sources in [("libraries", libraries), ("services", libraries + services)]:
+        for suffix, flags in [("", []), ("_unoptimized", _UNOPTIMIZED_FLAGS)]:
+            _precompiled_header(
+                name = name + suffix,
+                out = name + suffix + ".pch",
+                sources = sources,
+                command = [_CLANG] + _CLANG_FLAGS + flags + ["-x", "c++-header", "-", "-o", "-"] + [
+                    # The contents of the headers decide, not when they were installed.
+                    "-Xclang",
+                    "-fno-pch-timestamp",
+                    "-Xclang",
+                    "-fpch-instantiate-templates",
+                ],
+                installed = installed,
+                tags = ["manual"],  # the toolchain has it built
+            )
+    _precompiled_header(
+        name = "data_path",
+        out = "data_path.h.gch",
+        sources = data_path,
+        command = [_GCC] + _GCC_FLAGS + _GCC_LAST_FLAGS +
+                  ["-x", "c++-header", "/dev/stdin", "-o", "/dev/stdout"],
+        installed = installed,
+        tags = ["manual"],
+    )
 
 def _when_compiling(flags, with_features):
     return flag_set(
@@ -177,19 +200,34 @@ def _config_impl(ctx):
         flag_sets = [_when_compiling(_UNOPTIMIZED_FLAGS, [_UNOPTIMIZED])],
     )
 
+    data_path = feature(
+        name = "data_path_last_flags",
+        enabled = True,
+        flag_sets = [_when_compiling(_GCC_LAST_FLAGS, [_BY_GCC])],
+    )
+
     # Sanitizers' builds are without: there, each source includes what it uses.
     precompiled = feature(
         name = "precompiled_header",
         enabled = True,
         flag_sets = [
-            _when_compiling(
-                ["-include-pch", ctx.file.precompiled.path],
-                [with_feature_set(not_features = ["data_path", "sanitized", "unoptimized"])],
-            ),
-            _when_compiling(
-                ["-include-pch", ctx.file.precompiled_unoptimized.path],
-                [_UNOPTIMIZED],
-            ),
+            _when_compiling(["-include-pch", header.path], [with_feature_set(
+                features = features,
+                not_features = ["data_path", "sanitized"] + [
+                    other
+                    for other in ["services", "unoptimized"]
+                    if other not in features
+                ],
+            )])
+            for header, features in [
+                (ctx.file.libraries, []),
+                (ctx.file.libraries_unoptimized, ["unoptimized"]),
+                (ctx.file.services, ["services"]),
+                (ctx.file.services_unoptimized, ["services", "unoptimized"]),
+            ]
+        ] + [
+            # g++ looks for that with .gch behind it.
+            _when_compiling(["-include", ctx.file.data_path.path[:-len(".gch")]], [_BY_GCC]),
         ],
     )
     link_flags = feature(
@@ -208,17 +246,19 @@ def _config_impl(ctx):
             compile_flags,
             user_compile_flags,
             unoptimized,
+            data_path,
             precompiled,
             link_flags,
             feature(name = "data_path"),
             feature(name = "sanitized"),
+            feature(name = "services"),
             feature(name = "supports_pic", enabled = True),
             feature(name = "supports_start_end_lib", enabled = True),
         ],
         action_configs = [action_config(
             action_name = ACTION_NAMES.cpp_compile,
             tools = [
-                tool(path = "/usr/bin/g++", with_features = [_BY_GCC]),
+                tool(path = _GCC, with_features = [_BY_GCC]),
                 tool(path = _CLANG, with_features = _BY_CLANG),
             ],
             implies = [
@@ -262,12 +302,14 @@ def _config_impl(ctx):
 compilers_config = rule(
     implementation = _config_impl,
     attrs = {
-        "precompiled": attr.label(allow_single_file = True, cfg = "exec", mandatory = True),
-        "precompiled_unoptimized": attr.label(
-            allow_single_file = True,
-            cfg = "exec",
-            mandatory = True,
-        ),
+        name: attr.label(allow_single_file = True, cfg = "exec", mandatory = True)
+        for name in [
+            "data_path",
+            "libraries",
+            "libraries_unoptimized",
+            "services",
+            "services_unoptimized",
+        ]
     },
     provides = [CcToolchainConfigInfo],
 )

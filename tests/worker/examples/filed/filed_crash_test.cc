@@ -236,16 +236,23 @@ class NativeFiledCrashTest : public FiledDeathTest {
  protected:
   // Some worker gets all shards, and another one had some.
   void MoveShards() {
+    uint64_t heir = 0;
+    ASSERT_OK(harness::WaitUntil(
+        "a worker that stands by", [&] { return (heir = Heir()) != 0; }, kTimeout));
+    // The owner may die of it.
+    (void)cluster_->Handoff(heir);
+  }
+
+ private:
+  // A worker that is ready and does not own shard 0, or 0.
+  uint64_t Heir() {
     const auto service = cluster_->GetService();
-    ASSERT_OK(service);
+    if (!service.ok()) return 0;
     const uint64_t owner = service->shards(0).owner_worker_id();
     for (const v1::Worker& worker : service->workers()) {
-      if (worker.id() == owner || worker.state() != v1::WORKER_STATE_READY) continue;
-      // The owner may die of it.
-      (void)cluster_->Handoff(worker.id());
-      return;
+      if (worker.id() != owner && worker.state() == v1::WORKER_STATE_READY) return worker.id();
     }
-    FAIL() << "nobody stands by: " << service->ShortDebugString();
+    return 0;
   }
 };
 
