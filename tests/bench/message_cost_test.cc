@@ -75,10 +75,10 @@ struct Recorded {
 };
 [[maybe_unused]] constexpr Recorded kWrite = {2926.6, 468.2}, kWriteOf32 = {652.5, 73.8},
                                     kAsk = {3593.6, 561.1}, kAskOf32 = {1172.4, 136.5},
-                                    kNativeDriver = {2096.3, 321.3}, kEcho = {2944, 490},
+                                    kNativeDriver = {2056.3, 312.3}, kEcho = {2944, 490},
                                     kEchoInTwoTurns = {3538, 595}, kEchoOf32 = {898.4, 121.4};
-[[maybe_unused]] constexpr Recorded kRawEcho = {1147, 197}, kRawEchoInTwoTurns = {1379, 241},
-                                    kRawEchoOf32 = {587.1, 81.7};
+[[maybe_unused]] constexpr Recorded kRawEcho = {1140, 196}, kRawEchoInTwoTurns = {1363, 240},
+                                    kRawEchoOf32 = {585, 80.7};
 
 class Quiet final : public driver_process::EngineListener {
  public:

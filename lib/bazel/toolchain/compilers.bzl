@@ -69,13 +69,10 @@ _UNOPTIMIZED_FLAGS = [
 ]
 _UNOPTIMIZED = with_feature_set(features = ["unoptimized"], not_features = ["data_path", "sanitized"])
 
-# -O3 makes a tenth fewer instructions. These come after the options of .bazelrc, which are for tests:
-# a benchmark's own loops are compiled as Baton's are, and a precompiled header of g++ is valid only
-# beside the same -O and -g.
-_GCC_LAST_FLAGS = [
-    "-O3",
-    "-g1",
-]
+# It makes a tenth fewer instructions. It comes after the options of .bazelrc, which are for tests: a
+# benchmark's own loops are compiled as Baton's are, and a precompiled header of g++ is valid only
+# beside the same -O.
+_GCC_LAST_FLAGS = ["-O3"]
 
 _GCC_FLAGS = _COMPILE_FLAGS + [
     "-Wno-free-nonheap-object",
@@ -160,7 +157,8 @@ def precompiled_headers(libraries, services, data_path, installed):
         out = "data_path.h.gch",
         sources = data_path,
         command = [_GCC] + _GCC_FLAGS + _GCC_LAST_FLAGS +
-                  ["-x", "c++-header", "/dev/stdin", "-o", "/dev/stdout"],
+                  # Sources with more of debug information, or none, can have it, too.
+                  ["-g1", "-x", "c++-header", "/dev/stdin", "-o", "/dev/stdout"],
         installed = installed,
         tags = ["manual"],
     )

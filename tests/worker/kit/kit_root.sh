@@ -38,8 +38,8 @@ mount --rbind /dev "$root/dev"
 cp "$@" "$root/tmp"
 # What this machine knows of Baton is not there.
 repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
-[[ ! -d $root$repository ]] || mount -t tmpfs tmpfs "$root$repository" # else it lies in /tmp or /run
 mount -t tmpfs tmpfs "$root/root"
+[[ ! -d $root$repository ]] || mount -t tmpfs tmpfs "$root$repository" # else it lies in /tmp, /run or /root
 # With /bin before /usr/bin, CMake finds packages by way of /lib.
 inside() { chroot "$root" /usr/bin/env -i PATH=/bin:/usr/bin:/usr/sbin:/sbin "$@"; }
 # Nobody reads manuals here: dpkg need not index them.

@@ -238,7 +238,7 @@ class NativeFiledCrashTest : public FiledDeathTest {
   void MoveShards() {
     uint64_t heir = 0;
     ASSERT_OK(harness::WaitUntil(
-        "a worker that stands by", [&] { return (heir = Heir()) != 0; }, kTimeout));
+        "a worker that stands by", [&] { return (heir = Heir()) != 0; }, examples::kTimeout));
     // The owner may die of it.
     (void)cluster_->Handoff(heir);
   }
