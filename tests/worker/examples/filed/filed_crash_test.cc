@@ -23,7 +23,6 @@
 namespace baton::filed {
 namespace {
 
-using examples::ExampleWorker;
 
 // Points that every owner passes while trees are fetched.
 const char* const kServingPoints[] = {
