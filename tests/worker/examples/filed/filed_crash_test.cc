@@ -23,7 +23,6 @@
 namespace baton::filed {
 namespace {
 
-
 // Points that every owner passes while trees are fetched.
 const char* const kServingPoints[] = {
     "filed-request-taken",    "filed-transfer-begun",
