@@ -439,6 +439,7 @@ TEST_F(OneDescriptorTest, shouldBeClosedIfNobodyTakesIt) {
 
 // A close of what is passed waits, and neither the channel's thread nor its end does.
 TEST_F(OneDescriptorTest, shouldBeClosedInAnotherThread) {
+  const size_t open = OpenDescriptors();
   harness::LingeringSocket socket;
   ASSERT_EQ(here->Send(Message("0"), {socket.lingers.get()}), absl::OkStatus());
   socket.lingers.Reset();
@@ -447,6 +448,10 @@ TEST_F(OneDescriptorTest, shouldBeClosedInAnotherThread) {
   ASSERT_TRUE(there->NextFrame(&received).value());
   there.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(2)));
+  // Later tests count descriptors. Nobody is left to linger for.
+  socket.listener.Reset();
+  EXPECT_EQ(harness::WaitUntil("the close", [&] { return OpenDescriptors() == open - 1; }),
+            absl::OkStatus());
 }
 
 TEST_F(MessageChannelTest, shouldCloseQueuedDescriptorsAtItsEnd) {
