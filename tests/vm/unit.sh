@@ -15,7 +15,7 @@ log=$work/log
 tell() { echo "$SECONDS s: $*"; }  # since it was started
 # Without a process: to start one takes long here. Longer where each look starts some.
 pause() { read -rt "${1:-0.2}" <>"$work/nothing" || true; }
-die() { echo "unit: $*" >&2; tail -n 40 "$work"/*log >&2; exit 1; }
+die() { echo "unit: $*" >&2; tail -n 200 "$work"/*log >&2; exit 1; }
 
 rm -f /usr/sbin/policy-rc.d # the host's, if any, forbids packages to start anything
 # Not the index of all manual pages, which takes minutes where it is emulated.
@@ -47,6 +47,7 @@ DefaultDependencies=no
 [Service]
 WatchdogSec=8
 RestartSec=100ms
+ExecStopPost=/bin/sh -c 'echo "systemd: batond has ended: \$SERVICE_RESULT \$EXIT_CODE \$EXIT_STATUS"'
 StandardOutput=append:$work/batond.log
 StandardError=inherit
 END
@@ -184,6 +185,7 @@ settle() {
 start_peer brokered 7471
 start_peer native 7472
 main_pid() { systemctl show batond -p MainPID --value; }
+fed() { systemctl show batond -p WatchdogTimestampMonotonic --value; }
 keepers=$(pgrep -x baton-keeper)
 control=$(pgrep -x baton-control)
 # newcomer PORT: connects, is answered, and leaves, however long that takes.
@@ -326,7 +328,10 @@ is_well() {
   systemctl is-active --quiet batond &&
     [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]]
 }
-until is_well && baton service list >/dev/null 2>&1 && [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do pause 0.5; done
+# A watchdog that is due ends a batond that looks well, so it is well once it has fed its watchdog.
+last=$(fed)
+until [[ $(fed) != "$last" ]] && is_well && baton service list >/dev/null 2>&1 &&
+  [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do pause 0.5; done
 keepers=$(pgrep -x baton-keeper)
 control=$(pgrep -x baton-control)
 serves_all "Baton with a processor again"
@@ -334,7 +339,6 @@ tell "services: the connections outlive want of processor time"
 # All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
 before=$(main_pid)
 baton upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
-fed() { systemctl show batond -p WatchdogTimestampMonotonic --value; }
 last=$(fed)
 until [[ $(fed) != "$last" ]]; do pause 0.5; done
 settle
