@@ -29,17 +29,23 @@ def baton_service(name, srcs, deps, **kwargs):
       name: of the program.
       srcs: its sources, with `int main(int argc, char** argv)`.
       deps: of both, with //worker.
-      **kwargs: of both, as for cc_binary.
+      **kwargs: of both: testonly and visibility.
     """
+    native.cc_library(
+        name = name + "_main",
+        srcs = srcs,
+        alwayslink = True,
+        deps = deps,
+        **kwargs
+    )
     native.cc_binary(
         name = name,
-        srcs = srcs,
-        deps = deps,
+        deps = [name + "_main"],
         **kwargs
     )
     native_object(
         name = name,
-        srcs = srcs,
-        deps = deps,
+        srcs = [],
+        deps = [name + "_main"],
         **kwargs
     )

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLookInterval(200);
+constexpr std::chrono::milliseconds kReplacementLookInterval(200);
 // The time for the next process to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
 constexpr double kWatchSeconds = 7;
@@ -52,7 +52,7 @@ absl::StatusOr<Names> ServicesOf(Invocation* invocation, const std::string& name
   return names;
 }
 
-absl::StatusOr<v1::Service> Look(Invocation* invocation, const std::string& name) {
+absl::StatusOr<v1::Service> LookAtService(Invocation* invocation, const std::string& name) {
   BATON_ASSIGN_OR_RETURN(v1::GetServiceResponse response, invocation->AskService(name));
   return std::move(*response.mutable_service());
 }
@@ -75,7 +75,7 @@ absl::StatusOr<v1::Service> AwaitNext(Invocation* invocation, const std::string&
                           "the next keeper to serve");
   const Clock::time_point deadline = Clock::now() + kFollowTimeout;
   for (;;) {
-    absl::StatusOr<v1::Service> service = Look(invocation, name);
+    absl::StatusOr<v1::Service> service = LookAtService(invocation, name);
     if (service.ok() && service->keeper_pid() != former) return service;
     if (service.ok()) BATON_RETURN_IF_ERROR(CheckServes(*service));
     if (Clock::now() >= deadline) {
@@ -83,7 +83,7 @@ absl::StatusOr<v1::Service> AwaitNext(Invocation* invocation, const std::string&
           "no other keeper of service ", name, " serves after ", kFollowTimeout.count(),
           " s; connections and workers go on: see the log, and `baton events ", name, "`"));
     }
-    std::this_thread::sleep_for(kLookInterval);
+    std::this_thread::sleep_for(kReplacementLookInterval);
   }
 }
 
@@ -97,15 +97,15 @@ absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
 
 // Calls `look` for `seconds`, and returns its first error. `last`: from now on a process that does
 // not answer is an error.
-absl::Status Watch(Invocation* invocation, const std::string& what, double seconds,
-                   const std::function<absl::Status(bool last)>& look) {
+absl::Status WatchNewProcesses(Invocation* invocation, const std::string& what, double seconds,
+                               const std::function<absl::Status(bool last)>& look) {
   const Progress progress(invocation, absl::StrCat("watching ", what),
                           absl::StrCat(FormatDuration(seconds), " to be over"));
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (bool last = false; !last;) {
     last = Clock::now() >= end;
     BATON_RETURN_IF_ERROR(look(last));
-    if (!last) std::this_thread::sleep_for(kLookInterval);
+    if (!last) std::this_thread::sleep_for(kReplacementLookInterval);
   }
   return absl::OkStatus();
 }
@@ -119,7 +119,7 @@ struct Replaced {
 absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name,
                                        double watch_seconds) {
   // A keeper that refuses to describe its service can be replaced all the same.
-  const v1::Service before = Look(invocation, name).value_or(v1::Service());
+  const v1::Service before = LookAtService(invocation, name).value_or(v1::Service());
   auto request = About<v1::ReplaceKeeperRequest>(name);
   request.set_watch_window_ms(ProbationFor(watch_seconds));
   BATON_ASSIGN_OR_RETURN(const v1::ReplaceKeeperResponse response,
@@ -138,15 +138,15 @@ absl::Status ReplaceKeepers(Invocation* invocation, const Names& names, double w
   }
   const auto look = [&](bool last) -> absl::Status {
     for (const Replaced& one : all) {
-      const absl::StatusOr<v1::Service> now = Look(invocation, one.next.name());
+      const absl::StatusOr<v1::Service> now = LookAtService(invocation, one.next.name());
       if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(one.next, *now));
       if (last) BATON_RETURN_IF_ERROR(now.status());
     }
     return absl::OkStatus();
   };
-  BATON_RETURN_IF_ERROR(Watch(invocation,
-                              absl::StrCat("the new keepers of ", absl::StrJoin(names, ", ")),
-                              watch_seconds, look));
+  BATON_RETURN_IF_ERROR(
+      WatchNewProcesses(invocation, absl::StrCat("the new keepers of ", absl::StrJoin(names, ", ")),
+                        watch_seconds, look));
   for (const Replaced& one : all) {
     if (invocation->json) {
       BATON_RETURN_IF_ERROR(invocation->PrintJson(one.next));
@@ -234,7 +234,7 @@ absl::StatusOr<v1::GetStatusResponse> AwaitNext(Invocation* invocation, const ch
           absl::StrCat("no other ", name, " serves after ", kFollowTimeout.count(),
                        " s; connections and workers go on: see batond's log"));
     }
-    std::this_thread::sleep_for(kLookInterval);
+    std::this_thread::sleep_for(kReplacementLookInterval);
   }
 }
 
@@ -262,7 +262,8 @@ absl::Status ReplaceProgram(Invocation* invocation, const char* name, Program::P
                                            " was followed by another batond or control, pid ",
                                            now->control_pid(), ": see batond's log"));
   };
-  BATON_RETURN_IF_ERROR(Watch(invocation, absl::StrCat("the new ", name), watch_seconds, look));
+  BATON_RETURN_IF_ERROR(
+      WatchNewProcesses(invocation, absl::StrCat("the new ", name), watch_seconds, look));
   if (invocation->json) return invocation->PrintJson(next);
   invocation->out << name << " replaced (" << Describe(before, program) << " -> "
                   << Describe(next, program) << ")\n";
@@ -335,7 +336,7 @@ absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,
   BATON_ASSIGN_OR_RETURN(const v1::ReadProgramsResponse programs, ReadPrograms(invocation));
   std::vector<v1::Service> services;
   for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(services.emplace_back(), Look(invocation, name));
+    BATON_ASSIGN_OR_RETURN(services.emplace_back(), LookAtService(invocation, name));
   }
   BATON_RETURN_IF_ERROR(PrintPrograms(invocation, programs));
   for (const v1::Service& service : services) {

@@ -20,7 +20,7 @@ namespace {
 
 // Returns the action's output. On a terminal it includes the action's messages, so that they stay
 // on the screen.
-std::pair<absl::Status, std::string> Look(Invocation* invocation, bool on_terminal) {
+std::pair<absl::Status, std::string> CaptureAction(Invocation* invocation, bool on_terminal) {
   std::ostringstream text;
   std::streambuf* const out = invocation->out.rdbuf(text.rdbuf());
   std::streambuf* const err = invocation->err.rdbuf();
@@ -35,12 +35,12 @@ std::pair<absl::Status, std::string> Look(Invocation* invocation, bool on_termin
 // Does invocation->action every invocation->watch_seconds, until SIGINT, which is success. Prints
 // in the same place of a terminal, elsewhere with an empty line before every look but the first.
 // Once the first look has succeeded, waits for a control that goes away.
-absl::Status Watch(Invocation* invocation) {
+absl::Status WatchAction(Invocation* invocation) {
   const int terminal = invocation->console.terminal_out;
   Interruption interruption;
   if (terminal >= 0) invocation->out << "\x1b[2J";
   for (bool first = true; !interruption.asked(); first = false) {
-    auto [status, text] = Look(invocation, terminal >= 0);
+    auto [status, text] = CaptureAction(invocation, terminal >= 0);
     if (interruption.asked()) break;
     if (!status.ok() && (first || !MayPass(status))) {
       invocation->out << text;
@@ -127,7 +127,7 @@ int RunCli(std::vector<std::string> arguments, const Console& console) {
   }
   ReadEnvironment(*app, &invocation);
   const absl::Status status =
-      invocation.watch_seconds > 0 ? Watch(&invocation) : invocation.action();
+      invocation.watch_seconds > 0 ? WatchAction(&invocation) : invocation.action();
   invocation.PrintWarnings();
   if (!status.ok())
     console.err << invocation.Message("error: ", WithCure(&invocation, status).message()) << '\n';

@@ -215,7 +215,7 @@ complete -c baton -f -k -a '(__baton_complete)'
 )";
 
 // Short, because a person waits for a key to take effect.
-constexpr double kPatienceSeconds = 0.5;
+constexpr double kCompletionPatienceSeconds = 0.5;
 constexpr uint32_t kMaxConnections = 1000;  // more than anybody reads
 
 // Ignores errors.
@@ -236,7 +236,7 @@ class AskedNames final : public LiveNames {
     }
     invocation_->tls = {of("--address"), of("--tls-ca"), of("--tls-cert"), of("--tls-key"),
                         of("--tls-server-name")};
-    invocation_->timeout_seconds = kPatienceSeconds;
+    invocation_->timeout_seconds = kCompletionPatienceSeconds;
   }
 
   std::vector<Candidate> Services() override {

@@ -18,12 +18,12 @@ namespace {
 
 constexpr uint32_t kPage = 5000;
 
-struct Target {
+struct ConnectionTarget {
   std::string service;
   std::optional<uint64_t> connection;  // nothing: the only one
 };
 
-struct Filter {
+struct ConnectionFilter {
   std::string service;
   int32_t shard = -1;
   std::optional<uint64_t> owner;
@@ -32,7 +32,7 @@ struct Filter {
 
 // Returns all pages as one answer.
 absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Invocation* invocation,
-                                                           const Filter& filter) {
+                                                           const ConnectionFilter& filter) {
   auto request = About<v1::ListConnectionsRequest>(filter.service);
   request.set_shard(filter.shard);
   request.set_page_size(kPage);
@@ -48,7 +48,7 @@ absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Invocation* invocatio
   }
 }
 
-std::string Progress(uint64_t completed, uint64_t posted, uint64_t committed) {
+std::string FormatCursors(uint64_t completed, uint64_t posted, uint64_t committed) {
   return absl::StrCat(completed, "/", posted, "/", committed);
 }
 
@@ -81,7 +81,8 @@ absl::StatusOr<std::set<uint32_t>> ShardsOf(Invocation* invocation, const std::s
   return shards;
 }
 
-absl::StatusOr<v1::ListConnectionsResponse> Filtered(Invocation* invocation, const Filter& filter) {
+absl::StatusOr<v1::ListConnectionsResponse> Filtered(Invocation* invocation,
+                                                     const ConnectionFilter& filter) {
   std::optional<std::set<uint32_t>> shards;
   if (filter.owner) {
     BATON_ASSIGN_OR_RETURN(shards, ShardsOf(invocation, filter.service, *filter.owner));
@@ -115,7 +116,7 @@ void PrintSum(Invocation* invocation, const v1::ListConnectionsResponse& respons
                   << "; --shard, --owner and --state choose some\n";
 }
 
-absl::Status List(Invocation* invocation, Filter filter) {
+absl::Status ListConnections(Invocation* invocation, ConnectionFilter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(const auto response, Filtered(invocation, filter));
   if (invocation->json) return invocation->PrintJson(response);
@@ -142,7 +143,7 @@ absl::Status List(Invocation* invocation, Filter filter) {
   return absl::OkStatus();
 }
 
-absl::Status Describe(Invocation* invocation, Target target) {
+absl::Status DescribeConnection(Invocation* invocation, ConnectionTarget target) {
   BATON_RETURN_IF_ERROR(
       ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.connection));
   if (!target.connection) {
@@ -163,11 +164,11 @@ absl::Status Describe(Invocation* invocation, Target target) {
        {"Queue pair", absl::StrCat(one.qp_number())},
        {"Local address", one.local_address()},
        {"Peer address", one.peer_address()},
-       {"Sends",
-        absl::StrCat(Progress(one.sends_completed(), one.sends_posted(), one.sends_committed()),
-                     " completed/posted/committed")},
-       {"Receives", absl::StrCat(Progress(one.receives_completed(), one.receives_posted(),
-                                          one.receives_committed()),
+       {"Sends", absl::StrCat(FormatCursors(one.sends_completed(), one.sends_posted(),
+                                            one.sends_committed()),
+                              " completed/posted/committed")},
+       {"Receives", absl::StrCat(FormatCursors(one.receives_completed(), one.receives_posted(),
+                                               one.receives_committed()),
                                  " completed/posted/committed")},
        {"Receive window", FormatReceiveWindow(one)},
        {"READs, atomics", FormatDepths(one)},
@@ -183,9 +184,9 @@ absl::Status Describe(Invocation* invocation, Target target) {
 
 void AddConnectionCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "connection", "Connections of a service");
-  auto target = std::make_shared<Target>();
+  auto target = std::make_shared<ConnectionTarget>();
   CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
-  auto filter = std::make_shared<Filter>();
+  auto filter = std::make_shared<ConnectionFilter>();
   list->add_option("service", filter->service, kTheirService);
   list->add_option("--shard", filter->shard, "only those of this shard")
       ->type_name("SHARD")
@@ -195,13 +196,13 @@ void AddConnectionCommands(CLI::App* app, Invocation* invocation) {
             {"requested", "connecting", "established", "draining", "closed"},
             "only those in this state");
   AddListingOptions(list, invocation);
-  OnChosen(list, invocation, filter, List);
+  OnChosen(list, invocation, filter, ListConnections);
   CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
   describe->add_option("service", target->service, kItsService);
   describe->add_option("connection", target->connection, "its number, as listed [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, invocation);
-  OnChosen(describe, invocation, target, Describe);
+  OnChosen(describe, invocation, target, DescribeConnection);
 }
 
 }  // namespace baton

@@ -21,7 +21,7 @@ constexpr size_t kSeverityWidth = 7;  // "PROBLEM", "WARNING"
 constexpr char kGap[] = "  ";
 
 // "SEVERITY_OK" as "OK".
-std::string Name(v1::Severity severity) {
+std::string SeverityName(v1::Severity severity) {
   const std::string name = v1::Severity_Name(severity);
   return name.substr(name.find('_') + 1);
 }
@@ -31,13 +31,13 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-struct Flags {
+struct DoctorFlags {
   std::string config_file;
   std::string user;
 };
 
 // Short, because the doctor is run when batond does not answer.
-constexpr double kPatienceSeconds = 2;
+constexpr double kDoctorPatienceSeconds = 2;
 
 // Asks the running batond, if there is one, for the releases of its parts.
 std::optional<doctor::RunningVersions> AskVersions(Invocation* invocation,
@@ -45,7 +45,7 @@ std::optional<doctor::RunningVersions> AskVersions(Invocation* invocation,
                                                    const std::string& state_dir) {
   if (!doctor::RunningBatond(machine, state_dir)) return std::nullopt;
   invocation->state_dir = state_dir;
-  invocation->timeout_seconds = std::min(invocation->timeout_seconds, kPatienceSeconds);
+  invocation->timeout_seconds = std::min(invocation->timeout_seconds, kDoctorPatienceSeconds);
   doctor::RunningVersions versions;
   versions.own_release = kRelease;
   const auto ask = [&]() -> absl::Status {
@@ -67,7 +67,7 @@ std::optional<doctor::RunningVersions> AskVersions(Invocation* invocation,
 }
 
 // Asks a running batond for its versions, but does not need one.
-absl::Status Doctor(Invocation* invocation, const Flags& flags) {
+absl::Status Doctor(Invocation* invocation, const DoctorFlags& flags) {
   doctor::Request request;
   request.state_dir = invocation->state_dir;
   request.config_file = flags.config_file;
@@ -113,7 +113,7 @@ void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const 
     return style.columns == 0 ? line : Wrap(line, from, from, style.columns);
   };
   for (const v1::Finding& finding : report.findings()) {
-    const std::string severity = Name(finding.severity());
+    const std::string severity = SeverityName(finding.severity());
     const std::string padded = Padded(severity, kSeverityWidth);
     out << (style.colour ? Painted(padded, ColourOf(severity)) : padded) << kGap
         << Padded(finding.check(), width) << kGap
@@ -140,7 +140,7 @@ void AddDoctorCommand(CLI::App* app, Invocation* invocation) {
       "Looks at kernel modules, RDMA devices, ports, addresses, permissions, limits, memory, the "
       "clock and, of a batond that runs, releases. Changes nothing. Exit code 0: no problem, "
       "warnings do not count; 1: problems found; 2: bad usage, or an invalid configuration.");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DoctorFlags>();
   command
       ->add_option("--config", flags->config_file,
                    "also whether the services of this configuration fit on their devices")

@@ -17,11 +17,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLookInterval(100);
 // Connections that were disconnected at the deadline are usually gone after this time.
 constexpr std::chrono::seconds kDisconnecting(10);
 
-struct Options {
+struct DrainOptions {
   std::string service;
   bool all = false;
   double deadline_seconds = 0;  // 0: none
@@ -33,7 +32,7 @@ struct Options {
 
 // Requires the service's name even if it is the only one, because its clients cannot connect during
 // a drain.
-absl::Status CheckName(Invocation* invocation, const Options& options) {
+absl::Status CheckServiceIsNamed(Invocation* invocation, const DrainOptions& options) {
   const bool named = !options.service.empty();
   if (options.all && named) {
     return absl::InvalidArgumentError("name one SERVICE, or give --all: not both");
@@ -44,7 +43,7 @@ absl::Status CheckName(Invocation* invocation, const Options& options) {
                                                  absl::StrJoin(NamesOf(known), ", ")));
 }
 
-absl::Status CheckOptions(const Options& options) {
+absl::Status CheckOptions(const DrainOptions& options) {
   if (options.disconnect && options.deadline_seconds == 0) {
     return absl::InvalidArgumentError(
         "--disconnect: without --deadline there is no time at which to disconnect");
@@ -56,7 +55,8 @@ absl::Status CheckOptions(const Options& options) {
 }
 
 // Returns the services that the options name, as they are now.
-absl::StatusOr<v1::ListServicesResponse> Look(Invocation* invocation, const Options& options) {
+absl::StatusOr<v1::ListServicesResponse> ChosenServices(Invocation* invocation,
+                                                        const DrainOptions& options) {
   BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, invocation->AskServices());
   if (options.all) return all;
   v1::ListServicesResponse chosen = all;
@@ -66,7 +66,8 @@ absl::StatusOr<v1::ListServicesResponse> Look(Invocation* invocation, const Opti
   return chosen;
 }
 
-absl::Status Ask(Invocation* invocation, const Options& options, const v1::Service& service) {
+absl::Status DrainOrEnd(Invocation* invocation, const DrainOptions& options,
+                        const v1::Service& service) {
   if (options.end) {
     // With --all, services that are not drained are as they should be.
     if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
@@ -106,7 +107,7 @@ absl::Status CheckDrained(const v1::ListServicesResponse& services) {
 }
 
 // ", 25s until the deadline"
-std::string Deadline(const Options& options, Clock::duration elapsed) {
+std::string Deadline(const DrainOptions& options, Clock::duration elapsed) {
   if (options.deadline_seconds == 0) return "";
   const double left = options.deadline_seconds - std::chrono::duration<double>(elapsed).count();
   return left <= 0 ? ", the deadline has passed"
@@ -115,14 +116,14 @@ std::string Deadline(const Options& options, Clock::duration elapsed) {
 
 // Returns when no connection is left or the deadline has passed. `services` becomes what was seen
 // last.
-absl::Status Await(Invocation* invocation, const Options& options,
+absl::Status Await(Invocation* invocation, const DrainOptions& options,
                    v1::ListServicesResponse* services) {
   const auto begun = Clock::now();
   auto patience = std::chrono::duration<double>(options.deadline_seconds);
   if (options.disconnect) patience += kDisconnecting;
   Progress progress(invocation, "draining", "connections end");
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(*services, Look(invocation, options));
+    BATON_ASSIGN_OR_RETURN(*services, ChosenServices(invocation, options));
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();
@@ -158,7 +159,7 @@ void Print(Invocation* invocation, const v1::ListServicesResponse& services) {
   table.Print(invocation->out);
 }
 
-absl::Status Plan(Invocation* invocation, const Options& options,
+absl::Status Plan(Invocation* invocation, const DrainOptions& options,
                   const v1::ListServicesResponse& services) {
   std::vector<std::string> parts;
   for (const v1::Service& service : services.services()) {
@@ -176,22 +177,22 @@ absl::Status Plan(Invocation* invocation, const Options& options,
                    services);
 }
 
-absl::Status Drain(Invocation* invocation, const Options& options) {
-  BATON_RETURN_IF_ERROR(CheckName(invocation, options));
+absl::Status Drain(Invocation* invocation, const DrainOptions& options) {
+  BATON_RETURN_IF_ERROR(CheckServiceIsNamed(invocation, options));
   BATON_RETURN_IF_ERROR(CheckOptions(options));
-  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(invocation, options));
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, ChosenServices(invocation, options));
   if (options.change.dry_run) return Plan(invocation, options, services);
   // All services are asked, also after one has refused.
   absl::Status status;
   for (const v1::Service& service : services.services()) {
-    const absl::Status asked = Ask(invocation, options, service);
+    const absl::Status asked = DrainOrEnd(invocation, options, service);
     if (!asked.ok()) invocation->err << service.name() << ": " << asked.message() << std::endl;
     status.Update(asked);
   }
   if (status.ok() && !options.end && !options.no_wait) {
     status = Await(invocation, options, &services);
   } else {
-    BATON_ASSIGN_OR_RETURN(services, Look(invocation, options));
+    BATON_ASSIGN_OR_RETURN(services, ChosenServices(invocation, options));
   }
   Print(invocation, services);
   if (status.ok() && !options.end) {
@@ -204,7 +205,7 @@ absl::Status Drain(Invocation* invocation, const Options& options) {
 }  // namespace
 
 void AddDrainCommand(CLI::App* app, Invocation* invocation) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DrainOptions>();
   CLI::App* command = app->add_subcommand(
       "drain", "Refuse new connections, and wait until those there are have ended");
   command->add_option("service", options->service, "the service");

@@ -76,7 +76,7 @@ class EventPrinter {
 
 // ---------------------------------------------------------------- events
 
-struct Filter {
+struct EventFilter {
   std::optional<uint64_t> shard;
   std::optional<uint64_t> worker;
   std::string kind;
@@ -87,9 +87,9 @@ struct Filter {
   }
 };
 
-struct Options {
+struct EventsOptions {
   std::string service;  // empty: all
-  Filter filter;
+  EventFilter filter;
   bool follow = false;
   bool no_reconnect = false;
 };
@@ -110,7 +110,7 @@ std::string EventLine(const v1::Event& event, bool wide) {
 // repeats events of the former.
 class Printer {
  public:
-  Printer(Invocation* invocation, const Filter& filter)
+  Printer(Invocation* invocation, const EventFilter& filter)
       : filter_(filter), wide_(invocation->style.wide), printer_(invocation) {}
 
   void Print(const v1::Event& event) {
@@ -142,7 +142,7 @@ class Printer {
     return true;
   }
 
-  const Filter& filter_;
+  const EventFilter& filter_;
   const bool wide_;
   EventPrinter printer_;
   std::map<std::string, Printed> printed_;  // by service
@@ -154,7 +154,7 @@ bool IsFinal(const absl::Status& end) {
          absl::IsUnauthenticated(end) || absl::IsUnimplemented(end);
 }
 
-absl::Status Events(Invocation* invocation, const Options& options) {
+absl::Status Events(Invocation* invocation, const EventsOptions& options) {
   auto request = About<v1::WatchEventsRequest>(options.service);
   request.set_follow(options.follow);
   Printer printer(invocation, options.filter);
@@ -273,7 +273,7 @@ absl::Status Audit(Invocation* invocation, const AuditOptions& options) {
 }  // namespace
 
 void AddEventsCommand(CLI::App* app, Invocation* invocation) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EventsOptions>();
   CLI::App* command = app->add_subcommand("events", "Show what happened; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
   AddNumber(command, "--shard", &options->filter.shard, "SHARD", "only of this shard");

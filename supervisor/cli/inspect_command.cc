@@ -38,14 +38,14 @@ constexpr int kKeeperTimeoutMs = 1000;
 // The time for all states of one answer together.
 constexpr std::chrono::seconds kDecoderTime{20};
 
-struct Target {
+struct InspectTarget {
   std::string service;
   int pid = 0;
   std::string offline;
 };
 
 struct InspectFlags {
-  Target target;
+  InspectTarget target;
   inspect::Selection selection;
   InspectionParts parts;
   bool metrics = false;
@@ -53,7 +53,7 @@ struct InspectFlags {
 };
 
 struct SnapshotFlags {
-  Target target;
+  InspectTarget target;
   std::string file;
   inspect::SnapshotOptions options;
 };
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir
 }
 
 // Sets the name of the only service if the command line names no service, process or file.
-absl::Status ChooseArena(const Invocation& invocation, Target* target) {
+absl::Status ChooseArena(const Invocation& invocation, InspectTarget* target) {
   if (!target->service.empty() || !target->offline.empty() || target->pid != 0) {
     return absl::OkStatus();
   }
@@ -109,7 +109,7 @@ absl::Status ChooseFile(const Invocation& invocation, SnapshotFlags* flags) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ArenaView> OpenTarget(const Invocation& invocation, const Target& target) {
+absl::StatusOr<ArenaView> OpenTarget(const Invocation& invocation, const InspectTarget& target) {
   if (!invocation.tls.address.empty()) {
     return absl::InvalidArgumentError(
         "--address: arenas are looked into on their own machine; run this there");
@@ -159,7 +159,7 @@ absl::StatusOr<v1::StateDecoder> ChooseDecoder(const Invocation& invocation,
                                                const InspectFlags& flags) {
   v1::StateDecoder named;
   named.set_program(flags.decoder);
-  const Target& target = flags.target;
+  const InspectTarget& target = flags.target;
   if (!flags.decoder.empty() || !target.offline.empty() || target.pid != 0) return named;
   BATON_ASSIGN_OR_RETURN(const Configured configured,
                          ConfiguredDecoder(invocation, target.service));
@@ -244,12 +244,13 @@ absl::Status Snapshot(Invocation* invocation, SnapshotFlags flags) {
 }
 
 template <typename Number>
-CLI::Option* AddNumber(CLI::App* command, const char* name, Number& number, const char* help) {
+CLI::Option* AddInspectNumber(CLI::App* command, const char* name, Number& number,
+                              const char* help) {
   return command->add_option(name, number, help)->type_name("N");
 }
 
-void AddTarget(CLI::App* command, Target* target) {
-  AddNumber(command, "--pid", target->pid, "process that has the arena [the driver]")
+void AddTarget(CLI::App* command, InspectTarget* target) {
+  AddInspectNumber(command, "--pid", target->pid, "process that has the arena [the driver]")
       ->check(CLI::PositiveNumber.description(""));
 }
 
@@ -264,16 +265,17 @@ void AddInspect(CLI::App* app, Invocation* invocation) {
   AddTarget(command, &flags->target);
   command->add_option("--offline", flags->target.offline, "what `baton snapshot` has saved")
       ->type_name("FILE");
-  AddNumber(command, "--shard", flags->selection.shard, "this one and its connections");
-  AddNumber(command, "--connection", flags->selection.connection, "this one");
+  AddInspectNumber(command, "--shard", flags->selection.shard, "this one and its connections");
+  AddInspectNumber(command, "--connection", flags->selection.connection, "this one");
   command->add_flag("--queues", flags->parts.queues, "cursors of the connections' queues");
   command->add_flag("--work-requests", flags->parts.work_requests, "those outstanding, decoded");
   command->add_flag("--state", flags->parts.state, "application state: hexadecimal, or decoded");
   command->add_option("--decoder", flags->decoder, "program that prints it [the service's]")
       ->type_name("PATH");
   command->add_flag("--metrics", flags->metrics, "for Prometheus, what an arena knows of them");
-  AddNumber(command, "--start", flags->selection.first_connection, "first connection to show [0]");
-  AddNumber(command, "--limit", flags->selection.limit, "connections to show at most [100]")
+  AddInspectNumber(command, "--start", flags->selection.first_connection,
+                   "first connection to show [0]");
+  AddInspectNumber(command, "--limit", flags->selection.limit, "connections to show at most [100]")
       ->check(CLI::Range(1u, 65536u).description(""));
   OnChosen(command, invocation, flags, Inspect);
 }

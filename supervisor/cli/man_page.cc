@@ -124,7 +124,7 @@ std::string Escaped(const std::string& text) {
 }
 
 // Returns the text as an argument of a macro.
-std::string Quoted(const std::string& text) {
+std::string RoffQuoted(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(Escaped(text), {{"\"", "\\(dq"}}), "\"");
 }
 
@@ -146,7 +146,7 @@ std::string PageName(const CLI::App& command) {
 }
 
 std::string Entry(const std::string& label, const std::string& description) {
-  return absl::StrCat(".TP\n.B ", Quoted(label), "\n", Sentences(description));
+  return absl::StrCat(".TP\n.B ", RoffQuoted(label), "\n", Sentences(description));
 }
 
 std::string Entries(const CLI::App& command) {
@@ -214,7 +214,7 @@ std::string PageOf(const CLI::App& command) {
   } else {
     absl::StrAppend(&text, Synopsis(verbs), ".SH DESCRIPTION\n", Prose(command), ".SH COMMANDS\n");
     for (const CLI::App* verb : verbs) {
-      absl::StrAppend(&text, ".SS ", Quoted(PathOf(*verb)), "\n", Prose(*verb), Entries(*verb));
+      absl::StrAppend(&text, ".SS ", RoffQuoted(PathOf(*verb)), "\n", Prose(*verb), Entries(*verb));
     }
   }
   absl::StrAppend(&text, verbs.empty() ? "" : ".SH OPTIONS\n",

@@ -18,7 +18,7 @@ namespace {
 bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
 
 // "worker 1 (kv-old 1.0, pid 4712) of service kv"
-std::string Name(const std::string& service, const v1::Worker& worker) {
+std::string WorkerName(const std::string& service, const v1::Worker& worker) {
   return absl::StrCat("worker ", worker.id(), " (", worker.name(), " ", worker.version(), ", pid ",
                       worker.pid(), ") of service ", service);
 }
@@ -130,8 +130,9 @@ absl::StatusOr<std::string> PlanStop(Invocation* invocation, const v1::StopWorke
         request.service(), " ", worker.id(), "`"));
   }
   BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(invocation, request.service(), worker));
-  return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",
-                      FormatDuration(request.timeout_ms() / 1000.0), "; ", heirs);
+  return absl::StrCat("would ask ", WorkerName(request.service(), worker),
+                      " to end, and wait up to ", FormatDuration(request.timeout_ms() / 1000.0),
+                      "; ", heirs);
 }
 
 absl::StatusOr<std::string> PlanKill(Invocation* invocation, const v1::KillWorkerRequest& request) {
@@ -139,7 +140,7 @@ absl::StatusOr<std::string> PlanKill(Invocation* invocation, const v1::KillWorke
                          AskWorker(invocation, request.service(), request.worker_id()));
   const v1::Worker& worker = response.worker();
   BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(invocation, request.service(), worker));
-  return absl::StrCat("would send SIGKILL to ", Name(request.service(), worker), "; ", heirs);
+  return absl::StrCat("would send SIGKILL to ", WorkerName(request.service(), worker), "; ", heirs);
 }
 
 absl::StatusOr<std::string> PlanHandoff(Invocation* invocation, v1::HandoffRequest* request) {

@@ -29,7 +29,8 @@ constexpr char kFooter[] =
     "alone. With --dry-run nothing changes. Nothing is taken of a configuration with an "
     "error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
 
-absl::StatusOr<v1::ReloadResponse> Ask(Invocation* invocation, const v1::ReloadRequest& request) {
+absl::StatusOr<v1::ReloadResponse> AskToReload(Invocation* invocation,
+                                               const v1::ReloadRequest& request) {
   BATON_RETURN_IF_ERROR(invocation->Connect().status());
   const Progress progress(invocation, "reloading", "batond reads its configuration");
   return invocation->Ask(&Operator::Reload, request);
@@ -79,7 +80,7 @@ absl::Status Reload(Invocation* invocation, const Change& change, bool disconnec
   v1::ReloadRequest request;
   request.set_disconnect(disconnect);
   request.set_validate_only(change.dry_run);
-  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, Ask(invocation, request));
+  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, AskToReload(invocation, request));
   if (invocation->json) return invocation->PrintJson(response);
   if (change.dry_run) invocation->out << "dry run: nothing was changed\n";
   PrintSummary(invocation, response, change.dry_run);

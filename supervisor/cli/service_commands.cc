@@ -111,19 +111,19 @@ void AddPolicyCommand(CLI::App* noun, Invocation* invocation) {
   });
 }
 
-struct Filter {
+struct ServiceFilter {
   std::vector<std::string> services;  // empty: all
   std::string state;
 };
 
-absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
+absl::Status CheckNames(const ServiceFilter& filter, const v1::ListServicesResponse& all) {
   for (const std::string& name : filter.services) {
     if (!absl::c_linear_search(NamesOf(all), name)) return NoService(name, all);
   }
   return absl::OkStatus();
 }
 
-absl::Status List(Invocation* invocation, const Filter& filter) {
+absl::Status ListServices(Invocation* invocation, const ServiceFilter& filter) {
   BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, invocation->AskServices());
   BATON_RETURN_IF_ERROR(CheckNames(filter, response));
   const bool none = response.services().empty();
@@ -232,7 +232,7 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
   }
 }
 
-absl::Status Describe(Invocation* invocation, std::string name) {
+absl::Status DescribeService(Invocation* invocation, std::string name) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &name));
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, invocation->AskService(name));
   if (invocation->json) return invocation->PrintJson(response);
@@ -305,7 +305,7 @@ constexpr const char* kTargets[] = {"all",     "clean",      "help", "install",
                                     "package", "preinstall", "test"};
 
 // It becomes the name of a service, of files and of CMake's targets.
-absl::Status CheckName(const std::string& name) {
+absl::Status CheckNewName(const std::string& name) {
   const bool fits = !name.empty() && name.size() <= kLongestName && absl::ascii_islower(name[0]) &&
                     name.find_first_not_of(kLetters) == std::string::npos;
   if (!fits) {
@@ -339,12 +339,12 @@ absl::Status Write(const std::string& path, const char* text, const std::string&
 }
 
 // Returns the word for a shell, which takes it as it is.
-std::string Quoted(const std::string& word) {
+std::string ShellQuoted(const std::string& word) {
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }
 
 absl::Status WriteService(Invocation* invocation, const NewService& flags) {
-  BATON_RETURN_IF_ERROR(CheckName(flags.name));
+  BATON_RETURN_IF_ERROR(CheckNewName(flags.name));
   const std::string directory = flags.directory.empty() ? flags.name : flags.directory;
   BATON_RETURN_IF_ERROR(MakeDirectory(directory));
   const std::pair<std::string, const char*> files[] = {
@@ -363,7 +363,7 @@ absl::Status WriteService(Invocation* invocation, const NewService& flags) {
   } else {
     invocation->out << absl::StrJoin(written, "\n") << '\n';
   }
-  invocation->PrintNext(absl::StrCat("cd ", Quoted(directory),
+  invocation->PrintNext(absl::StrCat("cd ", ShellQuoted(directory),
                                      " && cmake -B build && cmake --build build && "
                                      "ctest --test-dir build --output-on-failure"));
   return absl::OkStatus();
@@ -374,19 +374,19 @@ absl::Status WriteService(Invocation* invocation, const NewService& flags) {
 void AddServiceCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "service", "Services: what is upgraded as one");
   CLI::App* list = noun->add_subcommand("list", "List the services");
-  auto filter = std::make_shared<Filter>();
+  auto filter = std::make_shared<ServiceFilter>();
   list->add_option("--service", filter->services, "only this one; repeat for more")
       ->type_name("SERVICE")
       ->allow_extra_args(false);
   AddChoice(list, "--state", &filter->state, {"ok", "drained", "waiting", "unreachable"},
             "only those in this state");
   AddListingOptions(list, invocation);
-  OnChosen(list, invocation, filter, List);
+  OnChosen(list, invocation, filter, ListServices);
   CLI::App* describe = noun->add_subcommand("describe", "Show a service, its shards and workers");
   auto name = std::make_shared<std::string>();
   describe->add_option("service", *name, kItsService);
   AddWatchOption(describe, invocation);
-  OnChosen(describe, invocation, name, Describe);
+  OnChosen(describe, invocation, name, DescribeService);
   AddPolicyCommand(noun, invocation);
 }
 

@@ -23,12 +23,12 @@ constexpr int kFirstWorkRequests = 20;
 // Lines of a terminal that the rest of the report and the prompt take.
 constexpr int kOtherLines = 28;
 
-struct Target {
+struct ShardTarget {
   std::string service;
   std::optional<uint64_t> shard;  // nothing: the only one; of a history, all
 };
 
-struct Filter {
+struct ShardFilter {
   std::string service;
   std::optional<uint64_t> owner;
   std::string state;
@@ -40,7 +40,7 @@ struct Filter {
   }
 };
 
-absl::Status List(Invocation* invocation, Filter filter) {
+absl::Status ListShards(Invocation* invocation, ShardFilter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(
       v1::ListShardsResponse response,
@@ -149,7 +149,7 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
   PrintWorkRequests(out, report, all, style);
 }
 
-absl::Status Describe(Invocation* invocation, Target target) {
+absl::Status DescribeShard(Invocation* invocation, ShardTarget target) {
   BATON_RETURN_IF_ERROR(
       ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.shard));
   if (!target.shard) {
@@ -167,7 +167,7 @@ absl::Status Describe(Invocation* invocation, Target target) {
   return absl::OkStatus();
 }
 
-absl::Status History(Invocation* invocation, Target past) {
+absl::Status ShardHistory(Invocation* invocation, ShardTarget past) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &past.service));
   auto request = About<v1::ListShardMovesRequest>(past.service);
   request.set_shard(past.shard ? static_cast<int32_t>(std::min<uint64_t>(*past.shard, INT32_MAX))
@@ -241,21 +241,21 @@ absl::Status Handoff(Invocation* invocation, HandoffOptions options) {
 
 void AddShardCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "shard", "Shards: the unit that one worker owns");
-  auto target = std::make_shared<Target>();
+  auto target = std::make_shared<ShardTarget>();
   CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
-  auto filter = std::make_shared<Filter>();
+  auto filter = std::make_shared<ShardFilter>();
   list->add_option("service", filter->service, kTheirService);
   AddNumber(list, "--owner", &filter->owner, "WORKER", "only those that this worker owns");
   AddChoice(list, "--state", &filter->state, {"owned", "waiting"}, "only those in this state");
   AddListingOptions(list, invocation);
-  OnChosen(list, invocation, filter, List);
+  OnChosen(list, invocation, filter, ListShards);
   CLI::App* history = noun->add_subcommand(
       "history", "Show who had a service's shards, and what each change found");
-  auto past = std::make_shared<Target>();
+  auto past = std::make_shared<ShardTarget>();
   history->add_option("service", past->service, kTheirService);
   AddNumber(history, "--shard", &past->shard, "SHARD", "only of this shard");
   AddListingOptions(history, invocation);
-  OnChosen(history, invocation, past, History);
+  OnChosen(history, invocation, past, ShardHistory);
   CLI::App* describe = noun->add_subcommand(
       "describe",
       "Show a shard, and what its last change of owner found.\n"
@@ -266,7 +266,7 @@ void AddShardCommands(CLI::App* app, Invocation* invocation) {
   describe->add_option("shard", target->shard, "its number, from 0 [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, invocation);
-  OnChosen(describe, invocation, target, Describe);
+  OnChosen(describe, invocation, target, DescribeShard);
 }
 
 void AddHandoffCommand(CLI::App* app, Invocation* invocation) {

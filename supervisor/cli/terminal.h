@@ -56,6 +56,9 @@ class FullScreen {
   static void Leave();
 };
 
+// The time between two looks of a command at what it waits for.
+inline constexpr std::chrono::milliseconds kLookInterval(100);
+
 // Says on standard error what a command waits for, as long as the object lives. With -o json it
 // says nothing.
 //

@@ -18,20 +18,21 @@ namespace baton {
 namespace {
 
 // A person who presses a key waits at most so long for it to take effect.
-constexpr double kPatienceSeconds = 2;
+constexpr double kTopPatienceSeconds = 2;
 constexpr char kKeys[] = "q quit, s sort, p pause";
 
-struct Options {
+struct TopOptions {
   std::vector<std::string> services;  // empty: all
   double delay_seconds = 2;
   uint32_t count = 0;  // 0: no limit
 };
 
-bool IsWanted(const Options& options, const std::string& service) {
+bool IsWanted(const TopOptions& options, const std::string& service) {
   return options.services.empty() || absl::c_linear_search(options.services, service);
 }
 
-absl::StatusOr<TopView> Look(Invocation* invocation, const Options& options, CounterRates* rates) {
+absl::StatusOr<TopView> AskTopView(Invocation* invocation, const TopOptions& options,
+                                   CounterRates* rates) {
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
                          invocation->Ask(&Operator::GetStatus, {}));
   const double now = static_cast<double>(MonotonicNanoseconds()) * 1e-9;
@@ -56,17 +57,17 @@ absl::StatusOr<TopView> Look(Invocation* invocation, const Options& options, Cou
 // Looks, shows the result, and handles keys.
 class Top {
  public:
-  Top(Invocation* invocation, Options options)
+  Top(Invocation* invocation, TopOptions options)
       : invocation_(invocation),
         options_(std::move(options)),
         terminal_(invocation->json || options_.count > 0 ? -1 : invocation->console.terminal_out) {}
 
   absl::Status Run() {
     if (terminal_ >= 0) {
-      invocation_->timeout_seconds = std::min(invocation_->timeout_seconds, kPatienceSeconds);
+      invocation_->timeout_seconds = std::min(invocation_->timeout_seconds, kTopPatienceSeconds);
     }
     // A failure of the first look is printed on the screen that the command was typed on.
-    BATON_ASSIGN_OR_RETURN(view_, Look(invocation_, options_, &rates_));
+    BATON_ASSIGN_OR_RETURN(view_, AskTopView(invocation_, options_, &rates_));
     Interruption interruption(FullScreen::Leave);
     std::optional<FullScreen> screen;
     if (terminal_ >= 0) screen.emplace(invocation_->console.terminal_in, terminal_);
@@ -75,7 +76,7 @@ class Top {
       ++shown;
       if (shown == options_.count || !Wait(&interruption)) return absl::OkStatus();
       if (paused_) continue;
-      absl::StatusOr<TopView> next = Look(invocation_, options_, &rates_);
+      absl::StatusOr<TopView> next = AskTopView(invocation_, options_, &rates_);
       problem_ = next.ok() ? "" : std::string(next.status().message());
       if (next.ok()) {
         view_ = *std::move(next);
@@ -120,7 +121,7 @@ class Top {
   }
 
   Invocation* const invocation_;
-  const Options options_;
+  const TopOptions options_;
   const int terminal_;  // -1: no screen; prints one view below the other
   CounterRates rates_;
   TopView view_;
@@ -132,7 +133,7 @@ class Top {
 }  // namespace
 
 void AddTopCommand(CLI::App* app, Invocation* invocation) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopOptions>();
   CLI::App* command = app->add_subcommand("top", "Show services and shards live, with their rates");
   command->add_option("--service", options->services, "only this one; repeat for more")
       ->type_name("SERVICE")
@@ -151,7 +152,7 @@ void AddTopCommand(CLI::App* app, Invocation* invocation) {
       "the shards by number, by commits or by sends in flight, p pauses. Where there is no "
       "terminal, looks are printed one below the other, until SIGINT.");
   OnChosen(command, invocation, options,
-           [](Invocation* top, const Options& chosen) { return Top(top, chosen).Run(); });
+           [](Invocation* top, const TopOptions& chosen) { return Top(top, chosen).Run(); });
 }
 
 }  // namespace baton

@@ -28,7 +28,7 @@ constexpr char kWaitingFooter[] =
     "Exit code 0 only when it went as asked; 1, with the keeper's reason, when it did not. It "
     "happens in the service's keeper: it goes on when this command, or control, is interrupted.";
 
-struct Options {
+struct UpgradeOptions {
   std::string service;
   std::string exec;
   uint32_t workers = 0;  // 0: as many as are ready
@@ -89,7 +89,8 @@ void SayWhatNext(Invocation* invocation, const std::string& service, const v1::U
 
 // Waits for the outcome, unless --no-wait, and prints it.
 template <typename Response>
-absl::Status Follow(Invocation* invocation, const Options& options, Response response, bool undo) {
+absl::Status Follow(Invocation* invocation, const UpgradeOptions& options, Response response,
+                    bool undo) {
   v1::Upgrade* upgrade = response.mutable_upgrade();
   absl::Status status;
   if (!options.no_wait) {
@@ -106,7 +107,7 @@ absl::Status Follow(Invocation* invocation, const Options& options, Response res
 }
 
 // Finds, in the keeper's list, the upgrade of a request whose answer was lost with control.
-absl::StatusOr<v1::UpgradeResponse> FindBegun(Invocation* invocation, const Options& options,
+absl::StatusOr<v1::UpgradeResponse> FindBegun(Invocation* invocation, const UpgradeOptions& options,
                                               const v1::ListUpgradesResponse& before,
                                               const absl::Status& lost) {
   BATON_RETURN_IF_ERROR(invocation->Reconnect().status());
@@ -120,7 +121,8 @@ absl::StatusOr<v1::UpgradeResponse> FindBegun(Invocation* invocation, const Opti
 }
 
 // Parses "0,3" or "25%". A share is at least one shard, and never all.
-absl::Status SetCanary(Invocation* invocation, const Options& options, v1::UpgradePlan* plan) {
+absl::Status SetCanary(Invocation* invocation, const UpgradeOptions& options,
+                       v1::UpgradePlan* plan) {
   const std::string& canary = options.canary;
   const auto wrong = [&] {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -153,7 +155,7 @@ absl::Status SetCanary(Invocation* invocation, const Options& options, v1::Upgra
   return absl::OkStatus();
 }
 
-absl::Status Upgrade(Invocation* invocation, Options options) {
+absl::Status Upgrade(Invocation* invocation, UpgradeOptions options) {
   if (options.baton) {
     if (options.workers != 0 || options.pause_after_canary || options.canary_seconds > 0 ||
         options.no_wait || options.no_rollback || options.ready_seconds > 0 ||
@@ -201,7 +203,7 @@ absl::Status Upgrade(Invocation* invocation, Options options) {
   return Follow(invocation, options, *std::move(response), /*undo=*/false);
 }
 
-absl::Status Rollback(Invocation* invocation, Options options) {
+absl::Status Rollback(Invocation* invocation, UpgradeOptions options) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   auto request = About<v1::RollbackRequest>(options.service);
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
@@ -226,7 +228,7 @@ absl::Status Rollback(Invocation* invocation, Options options) {
   return Follow(invocation, options, *std::move(response), undo);
 }
 
-struct Filter {
+struct UpgradeFilter {
   std::string service;
   std::string state;  // a phase, in the words of FormatState
 
@@ -237,7 +239,7 @@ struct Filter {
   }
 };
 
-absl::Status History(Invocation* invocation, Filter filter) {
+absl::Status UpgradeHistory(Invocation* invocation, UpgradeFilter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response,
                          ListUpgrades(invocation, filter.service));
@@ -268,7 +270,7 @@ absl::Status History(Invocation* invocation, Filter filter) {
 }
 
 // Pauses the upgrade under way, or lets it go on.
-absl::Status PauseOrResume(Invocation* invocation, Options options, bool pause) {
+absl::Status PauseOrResume(Invocation* invocation, UpgradeOptions options, bool pause) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   const std::string& service = options.service;
   const auto request = About<v1::PauseUpgradeRequest>(service);
@@ -291,7 +293,7 @@ absl::Status PauseOrResume(Invocation* invocation, Options options, bool pause) 
               absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
 }
 
-void AddLimits(CLI::App* command, Options* options, Invocation* invocation) {
+void AddLimits(CLI::App* command, UpgradeOptions* options, Invocation* invocation) {
   AddSeconds(command, "--ready-timeout", &options->ready_seconds, 3600,
              "seconds to be ready and healthy [the service's]");
   AddSeconds(command, "--watch-window", &options->watch_seconds, 86400,
@@ -303,7 +305,7 @@ void AddLimits(CLI::App* command, Options* options, Invocation* invocation) {
   command->footer(kWaitingFooter);
 }
 
-void AddCanaryOptions(CLI::App* command, Options* options) {
+void AddCanaryOptions(CLI::App* command, UpgradeOptions* options) {
   command
       ->add_option("--canary", options->canary, "move these first, as 0,2 or 25%, and watch them")
       ->type_name("SHARDS");
@@ -326,30 +328,31 @@ void AddCanaryOptions(CLI::App* command, Options* options) {
 void AddUpgradesCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "upgrades", "Upgrades of a service: list, pause, resume");
   CLI::App* list = noun->add_subcommand("list", "Show a service's upgrades, newest first");
-  auto filter = std::make_shared<Filter>();
+  auto filter = std::make_shared<UpgradeFilter>();
   list->add_option("service", filter->service, kTheirService);
   AddChoice(list, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
             "only those in this state");
   AddListingOptions(list, invocation);
-  OnChosen(list, invocation, filter, History);
+  OnChosen(list, invocation, filter, UpgradeHistory);
   for (const bool pause : {true, false}) {
     CLI::App* command = noun->add_subcommand(
         pause ? "pause" : "resume",
         pause ? "Keep the upgrade under way from going further, not from going back"
               : "Let a paused upgrade go on");
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<UpgradeOptions>();
     command->add_option("service", options->service, kItsService);
     AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
-    OnChosen(command, invocation, options, [pause](Invocation* asking, const Options& chosen) {
-      return PauseOrResume(asking, chosen, pause);
-    });
+    OnChosen(command, invocation, options,
+             [pause](Invocation* asking, const UpgradeOptions& chosen) {
+               return PauseOrResume(asking, chosen, pause);
+             });
   }
 }
 
 }  // namespace
 
 void AddUpgradeCommands(CLI::App* app, Invocation* invocation) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<UpgradeOptions>();
   CLI::App* upgrade = app->add_subcommand(
       "upgrade",
       "Replace a service's program.\nbaton upgrade [SERVICE] --exec PATH [-- ARGUMENTS]");

@@ -15,8 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLookInterval(100);
-
 // Says what the upgrade does, and what it waits for.
 std::string Awaited(const v1::Upgrade& upgrade, const std::string& service) {
   const bool returns = upgrade.phase() == v1::UPGRADE_PHASE_WATCHING && !upgrade.rollback();

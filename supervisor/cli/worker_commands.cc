@@ -19,14 +19,14 @@
 namespace baton {
 namespace {
 
-struct Target {
+struct WorkerTarget {
   std::string service;
   std::optional<uint64_t> worker_id;  // nothing: the only one, for commands that look
   Change change;
   double wait_seconds = 10;
 };
 
-struct Filter {
+struct WorkerFilter {
   std::string service;  // empty: all
   std::optional<uint64_t> shard;
   std::string state;
@@ -43,7 +43,7 @@ std::string FormatHealth(const v1::Worker& worker) {
                       worker.health_detail());
 }
 
-absl::Status List(Invocation* invocation, const Filter& filter) {
+absl::Status ListWorkers(Invocation* invocation, const WorkerFilter& filter) {
   BATON_ASSIGN_OR_RETURN(
       v1::ListWorkersResponse response,
       invocation->Ask(&Operator::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
@@ -64,7 +64,7 @@ absl::Status List(Invocation* invocation, const Filter& filter) {
   return absl::OkStatus();
 }
 
-absl::Status Describe(Invocation* invocation, Target target) {
+absl::Status DescribeWorker(Invocation* invocation, WorkerTarget target) {
   BATON_RETURN_IF_ERROR(
       ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.worker_id));
   if (!target.worker_id) {
@@ -97,7 +97,7 @@ absl::Status Describe(Invocation* invocation, Target target) {
 
 // Returns the question before `verb` is done to a worker.
 absl::StatusOr<std::string> Question(Invocation* invocation, const std::string& verb,
-                                     const Target& target) {
+                                     const WorkerTarget& target) {
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
                          AskWorker(invocation, target.service, *target.worker_id));
   const v1::Worker& worker = response.worker();
@@ -109,7 +109,7 @@ absl::StatusOr<std::string> Question(Invocation* invocation, const std::string& 
 }
 
 // Asks a person. Without a terminal it needs --yes.
-absl::Status ConfirmEnd(Invocation* invocation, const Target& target, const std::string& verb,
+absl::Status ConfirmEnd(Invocation* invocation, const WorkerTarget& target, const std::string& verb,
                         const std::string& undone) {
   if (target.change.yes || !invocation->interactive) {
     return Confirm(invocation, target.change, "", undone);
@@ -119,7 +119,7 @@ absl::Status ConfirmEnd(Invocation* invocation, const Target& target, const std:
 }
 
 // A worker that is to end must be named, even if it is the only one.
-absl::Status ChooseWorker(Invocation* invocation, Target* target) {
+absl::Status ChooseWorker(Invocation* invocation, WorkerTarget* target) {
   BATON_RETURN_IF_ERROR(
       ChooseServiceOf(invocation, Purpose::kChange, &target->service, &target->worker_id));
   if (target->worker_id) return absl::OkStatus();
@@ -127,7 +127,7 @@ absl::Status ChooseWorker(Invocation* invocation, Target* target) {
                                                  ", as `baton worker list` shows them"));
 }
 
-absl::Status TellOutcome(Invocation* invocation, const Target& target,
+absl::Status TellOutcome(Invocation* invocation, const WorkerTarget& target,
                          const google::protobuf::Message& response, const char* outcome) {
   if (invocation->json) return invocation->PrintJson(response);
   invocation->err << "worker " << *target.worker_id << " of service " << target.service << outcome;
@@ -136,7 +136,7 @@ absl::Status TellOutcome(Invocation* invocation, const Target& target,
   return absl::OkStatus();
 }
 
-absl::Status Stop(Invocation* invocation, Target target) {
+absl::Status Stop(Invocation* invocation, WorkerTarget target) {
   BATON_RETURN_IF_ERROR(ChooseWorker(invocation, &target));
   auto request = About<v1::StopWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
@@ -161,7 +161,7 @@ absl::Status Stop(Invocation* invocation, Target target) {
   return TellOutcome(invocation, target, *response, " has ended\n");
 }
 
-absl::Status Kill(Invocation* invocation, Target target) {
+absl::Status Kill(Invocation* invocation, WorkerTarget target) {
   BATON_RETURN_IF_ERROR(ChooseWorker(invocation, &target));
   auto request = About<v1::KillWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
@@ -172,7 +172,7 @@ absl::Status Kill(Invocation* invocation, Target target) {
   return TellOutcome(invocation, target, response, " was sent SIGKILL\n");
 }
 
-void AddOne(CLI::App* command, Target* target, bool needs_number) {
+void AddOne(CLI::App* command, WorkerTarget* target, bool needs_number) {
   command->add_option("service", target->service, kItsService);
   CLI::Option* number = command->add_option(
       "worker", target->worker_id,
@@ -184,23 +184,23 @@ void AddOne(CLI::App* command, Target* target, bool needs_number) {
 
 void AddWorkerCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "worker", "Workers: processes attached to a service");
-  auto filter = std::make_shared<Filter>();
+  auto filter = std::make_shared<WorkerFilter>();
   CLI::App* list = noun->add_subcommand("list", "List the workers of one service or of all");
   list->add_option("service", filter->service, "only those of this service");
   AddNumber(list, "--shard", &filter->shard, "SHARD", "only owners of a shard with this number");
   AddChoice(list, "--state", &filter->state, {"attached", "ready", "dying"},
             "only those in this state");
   AddListingOptions(list, invocation);
-  OnChosen(list, invocation, filter, List);
+  OnChosen(list, invocation, filter, ListWorkers);
 
-  auto target = std::make_shared<Target>();
+  auto target = std::make_shared<WorkerTarget>();
   const auto add = [&](const char* verb, const char* text, auto run) {
     CLI::App* command = noun->add_subcommand(verb, text);
     AddOne(command, target.get(), /*needs_number=*/std::string(verb) != "describe");
     OnChosen(command, invocation, target, run);
     return command;
   };
-  AddWatchOption(add("describe", "Show a worker", Describe), invocation);
+  AddWatchOption(add("describe", "Show a worker", DescribeWorker), invocation);
   CLI::App* stop =
       add("stop", "Ask a worker to release its shards and end, and wait until it has", Stop);
   AddSeconds(stop, "--wait-timeout", &target->wait_seconds, 600, "seconds that it has to end")

@@ -50,7 +50,7 @@ constexpr std::string_view kTroubles[] = {
     "worker_thread_ended",
 };
 
-spdlog::level::level_enum LevelOf(std::string_view kind) {
+spdlog::level::level_enum LevelOfKind(std::string_view kind) {
   return absl::c_linear_search(kTroubles, kind) ? spdlog::level::warn : spdlog::level::info;
 }
 
@@ -58,7 +58,7 @@ spdlog::level::level_enum LevelOf(std::string_view kind) {
 
 void EventLines::Write(const v1::Event& event, std::string_view trace_parent) {
   if (limit_.Take(event.kind(), MonotonicNanoseconds())) {
-    return log::Write(LevelOf(event.kind()),
+    return log::Write(LevelOfKind(event.kind()),
                       {.kind = event.kind(),
                        .trace_parent = trace_parent,
                        .worker_id = event.worker_id(),

@@ -2,12 +2,16 @@
 #ifndef TESTS_HARNESS_CLUSTER_FIXTURE_H_
 #define TESTS_HARNESS_CLUSTER_FIXTURE_H_
 
+#include <chrono>
 #include <memory>
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 
 namespace baton::harness {
+
+// For what comes within a moment where the machine has time for it.
+inline constexpr std::chrono::seconds kTimeout{30};
 
 class ClusterFixture : public ::testing::Test {
  protected:

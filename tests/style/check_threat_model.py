@@ -24,7 +24,7 @@ def is_run(path):
     """Whether a rule of the file's package names it, in full or in part."""
     package = next(parent for parent in path.parents if (parent / 'BUILD.bazel').is_file())
     names = '|'.join(map(re.escape, (re.sub(r'_test$', '', path.stem), path.stem, path.name)))
-    return re.search(rf'"(?:[a-z_]+/)*(?:{names})"', text_of(package / 'BUILD.bazel')) is not None
+    return re.search(rf'"(?:[a-z0-9_]+/)*(?:{names})"', text_of(package / 'BUILD.bazel')) is not None
 
 
 def has_case(path, suite, case):

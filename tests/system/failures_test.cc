@@ -17,6 +17,7 @@
 #include "lib/verbs/socket_address.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -29,13 +30,13 @@ using harness::ChildOptions;
 using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::kTimeout;
 using harness::PeerOptions;
 using harness::PeerProcess;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kConnections = 4;
-constexpr std::chrono::seconds kTimeout{20};
+constexpr uint32_t kFewConnections = 4;
 
 // A program that is none of RDMA, at the address of the device.
 class TcpListener {
@@ -61,7 +62,7 @@ class Failures : public ::testing::Test {
   void SetUp() override {
     ClusterOptions options;
     options.shards = 1;
-    options.max_connections = kConnections;
+    options.max_connections = kFewConnections;
     ASSERT_OK_AND_ASSIGN(cluster, Cluster::Start(options));
     ASSERT_OK_AND_ASSIGN(worker, cluster->StartLedger(1));
     PeerOptions peer;
@@ -162,7 +163,7 @@ TEST_F(Failures, shouldEndOnlyTheConnectionThatWritesWhereItMayNot) {
 
 TEST_F(Failures, shouldRefuseConnectionsBeyondTheServicesAndTellBothSides) {
   PeerOptions options;
-  options.connections = kConnections - 1;
+  options.connections = kFewConnections - 1;
   options.rate = 200;
   auto last = cluster->StartPeer(options);
   ASSERT_OK(last);
@@ -171,9 +172,9 @@ TEST_F(Failures, shouldRefuseConnectionsBeyondTheServicesAndTellBothSides) {
   EXPECT_THAT(harness::ToText(one_more), HasSubstr("reject"));
   EXPECT_OK(harness::WaitForEvent(
       *cluster, {"connection_refused",
-                 absl::StrCat("all ", kConnections,
+                 absl::StrCat("all ", kFewConnections,
                               " connections of the service are in use: raise max_connections")}));
-  AwaitConnections(kConnections);
+  AwaitConnections(kFewConnections);
   EXPECT_OK((*last)->Settle());
   harness::ExpectNothingLost(**last);
 }

@@ -19,6 +19,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
@@ -31,12 +32,11 @@ using harness::ChildOptions;
 using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::kTimeout;
 using harness::PeerOptions;
 using harness::TempDirectory;
 using testing::AllOf;
 using testing::HasSubstr;
-
-constexpr std::chrono::seconds kTimeout{20};
 
 // Runs a program to its end and returns its exit status, with its log in `*log`.
 int RunToEnd(const std::string& program, std::vector<std::string> arguments, std::string* log) {
@@ -153,7 +153,6 @@ TEST(Limits, shouldSayThatAPortIsTaken) {
 }
 
 constexpr int kOtherUid = 65534;
-constexpr std::chrono::seconds kPatience{30};
 
 class PermissionsTest : public testing::Test {
  protected:
@@ -197,7 +196,7 @@ class PermissionsTest : public testing::Test {
     auto started = ChildProcess::Start(options);
     ASSERT_TRUE(started.ok()) << started.status();
     batond_ = *std::move(started);
-    ASSERT_TRUE(batond_->ReadLineWith("batond ready", kPatience).ok()) << batond_->LogTail();
+    ASSERT_TRUE(batond_->ReadLineWith("batond ready", kTimeout).ok()) << batond_->LogTail();
   }
 
   std::unique_ptr<ChildProcess> StartAsOther(const std::string& name,
@@ -219,7 +218,7 @@ class PermissionsTest : public testing::Test {
   }
 
   static int ExitStatus(ChildProcess& process) {
-    const auto end = process.WaitEnd(kPatience);
+    const auto end = process.WaitEnd(kTimeout);
     EXPECT_TRUE(end.ok()) << end.status();
     return end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
   }
@@ -232,7 +231,7 @@ TEST_F(PermissionsTest, shouldServeAWorkerOfAUserThatTheServiceNames) {
   ASSERT_NO_FATAL_FAILURE(StartBatond("", absl::StrCat("worker_uids: ", kOtherUid)));
   const auto worker = StartLedgerAsOther();
   ASSERT_NE(worker, nullptr);
-  EXPECT_TRUE(worker->ReadLineWith("ledger ready", kPatience).ok()) << worker->LogTail();
+  EXPECT_TRUE(worker->ReadLineWith("ledger ready", kTimeout).ok()) << worker->LogTail();
 }
 
 TEST_F(PermissionsTest, shouldRefuseAWorkerOfAnotherUser) {
@@ -296,7 +295,7 @@ TEST_F(PermissionsTest, shouldGoByTheUsersThatAReloadNames) {
   EXPECT_EQ(look(), 0);
   const auto worker = StartLedgerAsOther();
   ASSERT_NE(worker, nullptr);
-  const auto line = worker->ReadLineWith("ledger ready", kPatience);
+  const auto line = worker->ReadLineWith("ledger ready", kTimeout);
   ASSERT_TRUE(line.ok()) << line.status() << worker->LogTail();
   const size_t said = line->find(" port=");
   ASSERT_NE(said, std::string::npos) << *line;
@@ -320,7 +319,7 @@ TEST_F(PermissionsTest, shouldMakeTheStateDirectoryPassableAndNoMore) {
     struct stat directory = {};
     ASSERT_EQ(stat(directory_->File("state").c_str(), &directory), 0);
     EXPECT_EQ(directory.st_mode & 07777, 0711u) << others;
-    ASSERT_TRUE(batond_->Terminate(kPatience).ok());
+    ASSERT_TRUE(batond_->Terminate(kTimeout).ok());
     std::filesystem::remove_all(directory_->File("state"));
   }
   ASSERT_NO_FATAL_FAILURE(StartBatond("", "worker_uids: 12345"));

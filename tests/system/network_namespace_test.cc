@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/operator_client.h"
@@ -28,15 +29,15 @@ namespace {
 
 using harness::ChildOptions;
 using harness::ChildProcess;
+using harness::kTimeout;
 using harness::NetworkNamespace;
 using harness::PeerOptions;
 using harness::PeerProcess;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kConnections = 8;
+constexpr uint32_t kConnectionsInNamespaces = 8;
 constexpr char kHost[] = "127.0.0.1";
-constexpr std::chrono::seconds kTimeout{30};
 
 std::string Program(const char* name) { return harness::Binaries().Find(name).value(); }
 
@@ -130,7 +131,7 @@ class NetworkNamespaces : public ::testing::Test {
     options.fabric.device = "soft";
     options.fabric.host = kHost;
     options.port = port_;
-    options.connections = kConnections;
+    options.connections = kConnectionsInNamespaces;
     options.rate = 500;
     ASSERT_OK_AND_ASSIGN(side->peer, PeerProcess::Start(options));
     ASSERT_OK(side->peer->Settle());
@@ -176,7 +177,7 @@ std::string NetworkOf(int pid) {
 TEST_F(NetworkNamespaces, shouldServeTheSamePortInEach) {
   for (const Side* side : {&blue_, &red_}) {
     const v1::GetServiceResponse got = Get(*side);
-    EXPECT_EQ(got.service().connection_count(), kConnections);
+    EXPECT_EQ(got.service().connection_count(), kConnectionsInNamespaces);
     ASSERT_EQ(got.service().listeners_size(), 1);
     EXPECT_EQ(got.service().listeners(0).host(), kHost);
     EXPECT_EQ(got.service().listeners(0).port(), port_);

@@ -33,6 +33,7 @@ using harness::ChildrenOf;
 using harness::Cluster;
 using harness::ClusterOptions;
 using harness::IsGone;
+using harness::kTimeout;
 using harness::NicOf;
 using harness::PeerOptions;
 using harness::PeerProcess;
@@ -41,7 +42,6 @@ using harness::WaitUntil;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::chrono::seconds kPatience{30};  // for a service to come up again
 constexpr size_t kLogBytes = 1 << 20;
 
 // Inodes of the memory files that the process maps.
@@ -137,7 +137,7 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
 
   // The peer ends by itself.
   void ExpectDisconnectAndNothingWrong() {
-    ASSERT_OK(peer_->process().WaitEnd(kPatience));
+    ASSERT_OK(peer_->process().WaitEnd(kTimeout));
     const auto result = peer_->Stop();
     ASSERT_OK(result);
     EXPECT_GT(result->Count("messages"), 0u);
@@ -157,8 +157,8 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
           const pid_t now = DriverPid();
           return now != 0 && now != driver_;
         },
-        kPatience));
-    if (!IsNative()) ASSERT_OK(worker_->process->WaitEnd(kPatience));
+        kTimeout));
+    if (!IsNative()) ASSERT_OK(worker_->process->WaitEnd(kTimeout));
     for (const pid_t process : processes_) {
       EXPECT_OK(
           WaitUntil(absl::StrCat("the end of process ", process), [&] { return IsGone(process); }));

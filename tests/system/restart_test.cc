@@ -25,10 +25,9 @@ namespace {
 
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::kTimeout;
 using harness::PeerOptions;
 using testing::HasSubstr;
-
-constexpr std::chrono::seconds kTimeout{20};
 
 class Restart : public harness::ClusterFixture {
  protected:

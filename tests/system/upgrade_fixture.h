@@ -21,7 +21,8 @@
 
 namespace baton::upgrade {
 
-inline constexpr std::chrono::seconds kTimeout{30};
+using harness::kTimeout;
+
 // Longer than any test: nothing happens by itself within it but what is bad.
 inline constexpr uint32_t kLongMs = 600'000;
 inline constexpr uint32_t kShortMs = 150;

@@ -33,12 +33,12 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kDeadlineMs;
 using testing::RawPeer;
 using testing::ScriptedService;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
-const int kDeadlineMs = 10'000 * harness::Slowness();
 // Longer than any test: nothing but what the test does ends a wait.
 constexpr uint32_t kNoHeartbeatMs = 60'000;
 

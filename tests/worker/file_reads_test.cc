@@ -24,11 +24,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kHeapBytes;
 using testing::ScriptedService;
 using testing::WorkerFixture;
 using Progress = FileReads::Progress;
 
-constexpr uint32_t kHeapBytes = 1 << 20;
 constexpr uint32_t kHeader = 32;
 constexpr uint32_t kLength = 4000;
 

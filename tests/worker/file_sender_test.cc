@@ -44,6 +44,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kDepth;
+using testing::kHeapBytes;
 using testing::kRingBytes;
 using testing::kWindow;
 using testing::ScriptedService;
@@ -53,7 +54,6 @@ using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
 constexpr uint32_t kFormat = 1;
-constexpr uint32_t kHeapBytes = 1 << 20;
 constexpr uint32_t kPeerRingBytes = 64 << 10;
 constexpr uint32_t kPieceBytes = 4096;
 constexpr uint32_t kFileBytes = 300'001;
@@ -86,7 +86,7 @@ struct Account {
   FileTransfer transfer;
 };
 
-Account AccountOf(const Connection& connection) {
+Account FileAccountOf(const Connection& connection) {
   Account account = {};
   if (connection.state().size() == sizeof(account)) {
     std::memcpy(&account, connection.state().data(), sizeof(account));
@@ -180,7 +180,7 @@ class SendingOwner {
     BATON_RETURN_IF_ERROR(CountedStream::Adopt(shard));
     if (regions != nullptr) BATON_RETURN_IF_ERROR(regions->TakeOver());
     for (Connection* connection : shard.connections()) {
-      const Account account = AccountOf(*connection);
+      const Account account = FileAccountOf(*connection);
       if (account.transfer.version == 0 || account.transfer.next == account.transfer.end) continue;
       auto loaded = FileSender::Load(*reads_, *connection, Open(), account.transfer,
                                      WakeOf(*connection), pipeline);
@@ -216,7 +216,7 @@ class SendingOwner {
   // For a completion, or a wake without one.
   absl::Status Advance(Connection& connection, const Completion* completion) {
     BATON_ASSIGN_OR_RETURN(Stream stream, Stream::Load(connection, connection.state()));
-    FileTransfer transfer = AccountOf(connection).transfer;
+    FileTransfer transfer = FileAccountOf(connection).transfer;
     if (Ends(kBegin)) return absl::OkStatus();
     if (completion != nullptr) {
       BATON_ASSIGN_OR_RETURN(const Stream::Event event, stream.OnCompletion(*completion));

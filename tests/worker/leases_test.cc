@@ -28,6 +28,7 @@
 namespace baton {
 namespace {
 
+using testing::kHeapBytes;
 using testing::RawPeer;
 using testing::ReceiveSlot;
 using testing::ScriptedService;
@@ -36,8 +37,7 @@ using verbs::CompletionStatus;
 using verbs::Opcode;
 using Kind = Completion::Kind;
 
-constexpr uint32_t kHeapBytes = 1 << 20;
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kLeasesFormat = 1;
 constexpr uint32_t kAll = verbs::kRemoteRead | verbs::kRemoteWrite | verbs::kRemoteAtomic;
 constexpr uint64_t kSecond = 1'000'000'000;
 
@@ -149,7 +149,7 @@ class LeasesTest : public WorkerFixture {
       if (connection->state().empty()) continue;
       BATON_ASSIGN_OR_RETURN(Leases leases, Leases::Load(*connection, connection->state()));
       BATON_RETURN_IF_ERROR(leases.FreeOverdue(now));
-      BATON_RETURN_IF_ERROR(shard.SetState(*connection, leases.state(), kFormat));
+      BATON_RETURN_IF_ERROR(shard.SetState(*connection, leases.state(), kLeasesFormat));
       for (const Lease& lease : leases.all()) known.insert(lease.offset);
     }
     return HeapGrants::FreeLost(
@@ -190,7 +190,7 @@ class LeasesTest : public WorkerFixture {
     const Buffer slot = ReceiveSlot(connection, connection.next_receive());
     BATON_RETURN_IF_ERROR(shard.Receive(connection, {&slot, 1}));
     if (Ends(shard, kAnswered)) return absl::OkStatus();
-    BATON_RETURN_IF_ERROR(shard.SetState(connection, leases.state(), kFormat));
+    BATON_RETURN_IF_ERROR(shard.SetState(connection, leases.state(), kLeasesFormat));
     (void)Ends(shard, kStored);
     return absl::OkStatus();
   }
@@ -235,7 +235,7 @@ class LeasesTest : public WorkerFixture {
       auto leases = Leases::Load(*connection, connection->state());
       ASSERT_TRUE(leases.ok()) << leases.status();
       ASSERT_EQ(leases->FreeOverdue(now), absl::OkStatus());
-      ASSERT_EQ(shard->SetState(*connection, leases->state(), kFormat), absl::OkStatus());
+      ASSERT_EQ(shard->SetState(*connection, leases->state(), kLeasesFormat), absl::OkStatus());
     }
     if (ends) return Die(*shard);
     ASSERT_EQ(shard->Commit(), absl::OkStatus());
@@ -790,7 +790,8 @@ TEST_F(LeasesTest, shouldTreatALeaseThatIsRevokedAndNotFreedAsOver) {
   connection->shard().Abandon();
   EXPECT_EQ(leases->FreeOverdue(now), absl::OkStatus());
   EXPECT_TRUE(leases->all().empty());
-  ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kFormat), absl::OkStatus());
+  ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kLeasesFormat),
+            absl::OkStatus());
   ASSERT_EQ(connection->shard().Commit(), absl::OkStatus());
   EXPECT_TRUE(HasOnly({}));
 }
@@ -847,7 +848,8 @@ TEST_F(LeasesTest, shouldRevokeWhatCouldNotBeRevokedOnceTheKeeperAnswers) {
     EXPECT_EQ(Granted().size(), 5u);
     worker.SetReplyTimeout(KeeperSession::kReplyTimeoutMs);
   }
-  ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kFormat), absl::OkStatus());
+  ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kLeasesFormat),
+            absl::OkStatus());
   ASSERT_EQ(connection->shard().Commit(), absl::OkStatus());
   EXPECT_TRUE(HasOnly({}));
 }

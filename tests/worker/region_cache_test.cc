@@ -21,7 +21,7 @@
 namespace baton {
 namespace {
 
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kRegionPage = 4096;
 
 absl::Status NotHere() { return absl::UnimplementedError("not in this test"); }
 
@@ -148,10 +148,10 @@ class RegionCacheTest : public ::testing::Test {
     cache_ = RegionCache::Create(worker_, options).value();
   }
   RegionCache::Lease Acquire(const FileDescriptor& memfd, uint64_t offset = 0,
-                             uint64_t length = kPage) {
+                             uint64_t length = kRegionPage) {
     return cache_->Acquire(memfd.get(), offset, length).value();
   }
-  absl::Status WhyNot(const FileDescriptor& memfd, uint64_t length = kPage) {
+  absl::Status WhyNot(const FileDescriptor& memfd, uint64_t length = kRegionPage) {
     return cache_->Acquire(memfd.get(), 0, length).status();
   }
   // Every region has its descriptor, and the cache knows them all.
@@ -169,7 +169,7 @@ class RegionCacheTest : public ::testing::Test {
 };
 
 TEST_F(RegionCacheTest, shouldRegisterOnce) {
-  const FileDescriptor memfd = MakeMemfd(4 * kPage);
+  const FileDescriptor memfd = MakeMemfd(4 * kRegionPage);
   const uint32_t id = Acquire(memfd).region().id;
   const FileDescriptor copy = CopyOf(memfd.get());
   EXPECT_EQ(Acquire(copy).region().id, id);
@@ -180,39 +180,39 @@ TEST_F(RegionCacheTest, shouldRegisterOnce) {
 }
 
 TEST_F(RegionCacheTest, shouldFindPartsOfWhatIsRegistered) {
-  const FileDescriptor memfd = MakeMemfd(8 * kPage);
-  const RegionCache::Lease all = Acquire(memfd, 2 * kPage, 4 * kPage);
-  const RegionCache::Lease part = Acquire(memfd, 3 * kPage, kPage);
+  const FileDescriptor memfd = MakeMemfd(8 * kRegionPage);
+  const RegionCache::Lease all = Acquire(memfd, 2 * kRegionPage, 4 * kRegionPage);
+  const RegionCache::Lease part = Acquire(memfd, 3 * kRegionPage, kRegionPage);
   EXPECT_EQ(part.region().id, all.region().id);
-  EXPECT_EQ(part.At(3 * kPage, 7).offset, (uint64_t{part.region().id} << 48) + kPage);
-  EXPECT_EQ(part.At(3 * kPage, 7).length, 7u);
-  EXPECT_EQ(part.RemoteAddress(3 * kPage), all.region().remote_address + kPage);
-  EXPECT_EQ(Acquire(memfd, 2 * kPage, 4 * kPage).region().id, all.region().id);
+  EXPECT_EQ(part.At(3 * kRegionPage, 7).offset, (uint64_t{part.region().id} << 48) + kRegionPage);
+  EXPECT_EQ(part.At(3 * kRegionPage, 7).length, 7u);
+  EXPECT_EQ(part.RemoteAddress(3 * kRegionPage), all.region().remote_address + kRegionPage);
+  EXPECT_EQ(Acquire(memfd, 2 * kRegionPage, 4 * kRegionPage).region().id, all.region().id);
   EXPECT_EQ(worker_.registered, 1u);
   // These begin before it, end behind it, or lie beside it.
-  EXPECT_NE(Acquire(memfd, 2 * kPage - 1, 2).region().id, all.region().id);
-  EXPECT_NE(Acquire(memfd, 6 * kPage - 1, 2).region().id, all.region().id);
-  EXPECT_NE(Acquire(memfd, 6 * kPage + 1, 1).region().id, all.region().id);
+  EXPECT_NE(Acquire(memfd, 2 * kRegionPage - 1, 2).region().id, all.region().id);
+  EXPECT_NE(Acquire(memfd, 6 * kRegionPage - 1, 2).region().id, all.region().id);
+  EXPECT_NE(Acquire(memfd, 6 * kRegionPage + 1, 1).region().id, all.region().id);
   EXPECT_EQ(worker_.registered, 4u);
 }
 
 TEST_F(RegionCacheTest, shouldNotTakeAnotherFileForTheSame) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   const RegionCache::Lease lease = Acquire(first);
   EXPECT_NE(Acquire(second).region().id, lease.region().id);
 }
 
 TEST_F(RegionCacheTest, shouldPassAccessAndTagOn) {
   Make({.access = verbs::kRemoteRead, .tag = 7});
-  const FileDescriptor memfd = MakeMemfd(kPage);
+  const FileDescriptor memfd = MakeMemfd(kRegionPage);
   EXPECT_EQ(Acquire(memfd).region().access, uint32_t{verbs::kRemoteRead});
   EXPECT_EQ(worker_.last_tag, 7u);
 }
 
 TEST_F(RegionCacheTest, shouldEvictWhatWasLeasedLeastRecently) {
   Make({.most_regions = 2});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   Acquire(first);
   Acquire(second);
   Acquire(first);
@@ -226,23 +226,23 @@ TEST_F(RegionCacheTest, shouldEvictWhatWasLeasedLeastRecently) {
 }
 
 TEST_F(RegionCacheTest, shouldKeepToItsBytes) {
-  Make({.most_bytes = 4 * kPage});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(2 * kPage),
-                       third = MakeMemfd(3 * kPage);
+  Make({.most_bytes = 4 * kRegionPage});
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(2 * kRegionPage),
+                       third = MakeMemfd(3 * kRegionPage);
   Acquire(first);
-  Acquire(second, 0, 2 * kPage);
-  Acquire(third, 0, 3 * kPage);
-  EXPECT_EQ(cache_->statistics().bytes, 3 * kPage);
+  Acquire(second, 0, 2 * kRegionPage);
+  Acquire(third, 0, 3 * kRegionPage);
+  EXPECT_EQ(cache_->statistics().bytes, 3 * kRegionPage);
   EXPECT_EQ(cache_->statistics().evictions, 2u);
   ExpectConsistent();
-  EXPECT_TRUE(absl::IsInvalidArgument(WhyNot(MakeMemfd(5 * kPage), 5 * kPage)));
+  EXPECT_TRUE(absl::IsInvalidArgument(WhyNot(MakeMemfd(5 * kRegionPage), 5 * kRegionPage)));
   EXPECT_TRUE(absl::IsInvalidArgument(WhyNot(third, 0)));
 }
 
 TEST_F(RegionCacheTest, shouldNotEvictWhatIsLeased) {
   Make({.most_regions = 2});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   RegionCache::Lease one = Acquire(first);
   RegionCache::Lease two = Acquire(second);
   EXPECT_TRUE(absl::IsResourceExhausted(WhyNot(third)));
@@ -255,7 +255,7 @@ TEST_F(RegionCacheTest, shouldNotEvictWhatIsLeased) {
 
 TEST_F(RegionCacheTest, shouldCountALeaseThatIsMovedOnce) {
   Make({.most_regions = 1});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   RegionCache::Lease lease = Acquire(first);
   RegionCache::Lease moved = std::move(lease);
   lease = std::move(moved);
@@ -268,8 +268,8 @@ TEST_F(RegionCacheTest, shouldCountALeaseThatIsMovedOnce) {
 
 TEST_F(RegionCacheTest, shouldPassOverWhatRequestsName) {
   Make({.most_regions = 2});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   const uint32_t id = Acquire(first).region().id;
   worker_.in_use.insert(id);
   Acquire(second);
@@ -286,8 +286,8 @@ TEST_F(RegionCacheTest, shouldPassOverWhatRequestsName) {
 
 TEST_F(RegionCacheTest, shouldMakeRoomWhereTheServiceHasNone) {
   worker_.most_regions = 2;
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   Acquire(first);
   Acquire(second);
   Acquire(third);
@@ -304,7 +304,7 @@ TEST_F(RegionCacheTest, shouldMakeRoomWhereTheServiceHasNone) {
 
 TEST_F(RegionCacheTest, shouldHoldNoDescriptorOfWhatIsNotRegistered) {
   worker_.register_status = absl::InvalidArgumentError("descriptor: may change its size");
-  const FileDescriptor memfd = MakeMemfd(kPage);
+  const FileDescriptor memfd = MakeMemfd(kRegionPage);
   EXPECT_EQ(WhyNot(memfd), worker_.register_status);
   ExpectConsistent();
   worker_.register_status = absl::OkStatus();
@@ -312,9 +312,9 @@ TEST_F(RegionCacheTest, shouldHoldNoDescriptorOfWhatIsNotRegistered) {
 }
 
 TEST_F(RegionCacheTest, shouldInvalidateAFile) {
-  const FileDescriptor first = MakeMemfd(2 * kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(2 * kRegionPage), second = MakeMemfd(kRegionPage);
   Acquire(first, 0);
-  Acquire(first, kPage);
+  Acquire(first, kRegionPage);
   Acquire(second);
   EXPECT_EQ(cache_->Invalidate(first.get()), absl::OkStatus());
   EXPECT_EQ(worker_.regions.size(), 1u);
@@ -329,7 +329,7 @@ TEST_F(RegionCacheTest, shouldInvalidateAFile) {
 }
 
 TEST_F(RegionCacheTest, shouldUnregisterLaterWhatIsInUse) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   RegionCache::Lease lease = Acquire(first);
   const uint32_t old = lease.region().id;
   EXPECT_TRUE(absl::IsFailedPrecondition(cache_->Invalidate(first.get())));
@@ -348,7 +348,7 @@ TEST_F(RegionCacheTest, shouldUnregisterLaterWhatIsInUse) {
 // The region may be gone: a request that names it would be misconduct.
 TEST_F(RegionCacheTest, shouldNotReturnWhatMayBeGone) {
   Make({.most_regions = 1});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   const uint32_t id = Acquire(first).region().id;
   worker_.unregister_status = absl::DeadlineExceededError("the keeper does not answer");
   EXPECT_TRUE(absl::IsResourceExhausted(WhyNot(second)));
@@ -362,7 +362,7 @@ TEST_F(RegionCacheTest, shouldNotReturnWhatMayBeGone) {
 // An answer was lost, and the id belongs to another worker's region by then.
 TEST_F(RegionCacheTest, shouldNotUnregisterWhatOthersRegistered) {
   Make({.most_regions = 1});
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   const uint32_t id = Acquire(first).region().id;
   worker_.unregister_lost = true;
   EXPECT_TRUE(absl::IsResourceExhausted(WhyNot(second)));
@@ -375,8 +375,8 @@ TEST_F(RegionCacheTest, shouldNotUnregisterWhatOthersRegistered) {
 }
 
 TEST_F(RegionCacheTest, shouldUnregisterWhatIsRegisteredAfterItHasGivenUp) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   worker_.register_late = true;
   EXPECT_TRUE(absl::IsDeadlineExceeded(WhyNot(first)));
   // Not yet.
@@ -387,7 +387,7 @@ TEST_F(RegionCacheTest, shouldUnregisterWhatIsRegisteredAfterItHasGivenUp) {
   Acquire(third);
   EXPECT_EQ(worker_.regions.size(), 2u);
   ExpectConsistent();
-  EXPECT_EQ(Acquire(first).region().length, kPage);
+  EXPECT_EQ(Acquire(first).region().length, kRegionPage);
   EXPECT_EQ(worker_.registered, 4u);
   ExpectConsistent();
 }
@@ -395,12 +395,12 @@ TEST_F(RegionCacheTest, shouldUnregisterWhatIsRegisteredAfterItHasGivenUp) {
 // A successor's cache has unregistered it, and the id is one of the successor's by then. The shards
 // come back.
 TEST_F(RegionCacheTest, shouldForgetWhatOthersUnregistered) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   const uint32_t id = Acquire(first).region().id;
   const auto successors = RegionCache::Create(worker_, {}).value();
   ASSERT_EQ(successors->TakeOver(), absl::OkStatus());
   ASSERT_EQ(successors->InvalidateAll(), absl::OkStatus());
-  ASSERT_EQ(successors->Acquire(second.get(), 0, kPage).value().region().id, id);
+  ASSERT_EQ(successors->Acquire(second.get(), 0, kRegionPage).value().region().id, id);
   EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
   EXPECT_EQ(Acquire(second).region().id, id);
   EXPECT_NE(Acquire(first).region().id, id);
@@ -409,7 +409,7 @@ TEST_F(RegionCacheTest, shouldForgetWhatOthersUnregistered) {
 
 // A successor takes over before the last shard has come, and this one still sends.
 TEST_F(RegionCacheTest, shouldNotReturnWhatOthersUnregistered) {
-  const FileDescriptor memfd = MakeMemfd(kPage);
+  const FileDescriptor memfd = MakeMemfd(kRegionPage);
   Acquire(memfd);
   const auto successors = RegionCache::Create(worker_, {}).value();
   ASSERT_EQ(successors->TakeOver(), absl::OkStatus());
@@ -421,7 +421,7 @@ TEST_F(RegionCacheTest, shouldNotReturnWhatOthersUnregistered) {
 }
 
 TEST_F(RegionCacheTest, shouldDropWhatFormerWorkersDidNotRegister) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
   Acquire(first);
   ASSERT_TRUE(worker_.HoldDescriptor(second.get(), RegionCache::kTag).ok());
   Make({});
@@ -435,8 +435,8 @@ TEST_F(RegionCacheTest, shouldDropWhatFormerWorkersDidNotRegister) {
 }
 
 TEST_F(RegionCacheTest, shouldTakeOverWhatFormerWorkersRegistered) {
-  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
-                       third = MakeMemfd(kPage);
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage),
+                       third = MakeMemfd(kRegionPage);
   const uint32_t id = Acquire(first).region().id;
   const uint32_t lost = Acquire(second).region().id;
   worker_.held.erase(worker_.regions.at(lost).descriptor);
@@ -454,7 +454,7 @@ TEST_F(RegionCacheTest, shouldTakeOverWhatFormerWorkersRegistered) {
 }
 
 TEST_F(RegionCacheTest, shouldNotUseWhatWasRegisteredWithOtherAccess) {
-  const FileDescriptor memfd = MakeMemfd(kPage);
+  const FileDescriptor memfd = MakeMemfd(kRegionPage);
   Acquire(memfd);
   Make({.access = verbs::kRemoteRead});
   EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
@@ -472,7 +472,7 @@ TEST_F(RegionCacheTest, shouldRefuseWrongOptions) {
   EXPECT_TRUE(refuses({.most_regions = 65}));
   EXPECT_TRUE(refuses({.access = verbs::kRemoteWrite}));
   EXPECT_FALSE(refuses({.most_regions = 64}));
-  EXPECT_FALSE(cache_->Acquire(-1, 0, kPage).ok());
+  EXPECT_FALSE(cache_->Acquire(-1, 0, kRegionPage).ok());
 }
 
 }  // namespace

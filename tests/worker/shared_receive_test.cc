@@ -17,7 +17,7 @@ using testing::SendSlot;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
-constexpr uint32_t kDepth = 8;
+constexpr uint32_t kSharedDepth = 8;
 // Behind what the connections' slots take.
 constexpr uint64_t kSharedBuffers = 512 << 10;
 
@@ -25,7 +25,7 @@ class SharedReceiveTest : public WorkerFixture {
  protected:
   void SetUp() override {
     Start([](v1::ServiceConfig* service) {
-      service->set_shared_receive_queue_depth(kDepth);
+      service->set_shared_receive_queue_depth(kSharedDepth);
       service->set_buffer_bytes(1 << 20);
     });
   }
@@ -74,7 +74,7 @@ class SharedReceiveTest : public WorkerFixture {
 TEST_F(SharedReceiveTest, shouldServeManyConnectionsFromOneWindow) {
   constexpr size_t kPeers = 3, kMessages = 100;
   Worker* worker = Add(&NewEcho());
-  EXPECT_EQ(worker->capacity().shared_receive_queue_depth, kDepth);
+  EXPECT_EQ(worker->capacity().shared_receive_queue_depth, kSharedDepth);
   EXPECT_EQ(worker->capacity().receive_queue_depth, 0u);
   std::deque<RawPeer> clients(kPeers);
   for (RawPeer& peer : clients) Establish(peer, *worker);
@@ -118,7 +118,7 @@ TEST_F(SharedReceiveTest, shouldRefuseReceivesOfAConnection) {
 TEST_F(SharedReceiveTest, shouldHaveRoomForTheDepthAndGiveBackWhatIsAbandoned) {
   ScriptedService& service = NewService();
   service.on_adopt = [&](Shard& shard) {
-    EXPECT_EQ(shard.shared_receive_room(), kDepth);
+    EXPECT_EQ(shard.shared_receive_room(), kSharedDepth);
     EXPECT_EQ(shard.shared_receives_outstanding(), 0u);
     const uint32_t first = shard.next_shared_receive();
     Fill(shard);
@@ -126,7 +126,7 @@ TEST_F(SharedReceiveTest, shouldHaveRoomForTheDepthAndGiveBackWhatIsAbandoned) {
     const Buffer buffer = BufferOf(0);
     EXPECT_EQ(shard.ReceiveShared({&buffer, 1}).code(), absl::StatusCode::kResourceExhausted);
     shard.Abandon();
-    EXPECT_EQ(shard.shared_receive_room(), kDepth);
+    EXPECT_EQ(shard.shared_receive_room(), kSharedDepth);
     EXPECT_EQ(shard.next_shared_receive(), first);
     const Buffer outside = {uint64_t{1} << 40, 1};
     EXPECT_EQ(shard.ReceiveShared({&outside, 1}).code(), absl::StatusCode::kInvalidArgument);
@@ -158,9 +158,9 @@ TEST_F(SharedReceiveTest, shouldTellASuccessorWhatIsPosted) {
   };
   Worker* heir = Add(&second);
   ASSERT_EQ(Handoff(*heir), absl::OkStatus());
-  EXPECT_EQ(outstanding, kDepth);
+  EXPECT_EQ(outstanding, kSharedDepth);
   EXPECT_EQ(room, 0u);
-  EXPECT_EQ(tags.size(), kDepth);
+  EXPECT_EQ(tags.size(), kSharedDepth);
   for (int i = 0; i < 30; ++i) {
     peer.Receive();
     peer.Send(absl::StrCat("after ", i));
@@ -178,7 +178,7 @@ TEST_F(SharedReceiveTest, shouldGoOnWithoutTheConnectionsThatEnd) {
     {
       RawPeer goes;
       Establish(goes, *worker);
-      for (uint32_t i = 0; i < kDepth; ++i) goes.Send("the last words");
+      for (uint32_t i = 0; i < kSharedDepth; ++i) goes.Send("the last words");
       for (int i = 0; i < round; ++i) Turn();
       peers.pop_back();
     }
@@ -189,8 +189,9 @@ TEST_F(SharedReceiveTest, shouldGoOnWithoutTheConnectionsThatEnd) {
              service.Count(Kind::kDisconnected) == round;
     }));
   }
-  ASSERT_TRUE(Until(
-      [&] { return service.shards.begin()->second->shared_receives_outstanding() == kDepth; }));
+  ASSERT_TRUE(Until([&] {
+    return service.shards.begin()->second->shared_receives_outstanding() == kSharedDepth;
+  }));
 }
 
 TEST_F(SharedReceiveTest, shouldShowTheWindowAsTheShards) {
@@ -208,7 +209,7 @@ TEST_F(SharedReceiveTest, shouldShowTheWindowAsTheShards) {
     const auto listed = keeper.Ask(request);
     EXPECT_TRUE(listed.ok()) << listed.status();
     connection = listed->connections().connections(0);
-    return connection.receive_window() == kDepth;
+    return connection.receive_window() == kSharedDepth;
   }));
   EXPECT_TRUE(connection.receive_window_shared());
   EXPECT_GT(connection.receive_window_us(), 0);

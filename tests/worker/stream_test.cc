@@ -27,6 +27,7 @@ namespace {
 using testing::AccountOf;
 using testing::CountedStream;
 using testing::kDepth;
+using testing::kHeapBytes;
 using testing::kMessagesPerAnswer;
 using testing::kRingBytes;
 using testing::kWindow;
@@ -36,8 +37,6 @@ using testing::ScriptedService;
 using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
-
-constexpr uint32_t kHeapBytes = 1 << 20;
 
 // For a peer that does not stream.
 std::string AnyGreeting() {

@@ -13,12 +13,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kDeadlineMs;
 using testing::RawPeer;
 using testing::ScriptedService;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
-
-const int kDeadlineMs = 10'000 * harness::Slowness();
 
 class WaitingTest : public WorkerFixture {
  protected:

@@ -29,6 +29,10 @@ namespace baton::testing {
 
 using driver::testing::RawPeer;
 
+inline constexpr uint32_t kHeapBytes = 1 << 20;  // of a shard, where a test asks for one
+// For what comes at once where the machine has time.
+inline const int kDeadlineMs = 10'000 * harness::Slowness();
+
 // Records what it is told, and does what the test has said.
 class ScriptedService : public Service {
  public:

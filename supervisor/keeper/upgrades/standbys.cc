@@ -18,7 +18,7 @@ namespace {
 
 // The time between two looks at which workers are ready and own shards, which nobody reports.
 constexpr std::chrono::milliseconds kTick(100);
-constexpr char kHeldKey[] = "lasting/standbys";
+constexpr char kStandbysKey[] = "lasting/standbys";
 
 }  // namespace
 
@@ -31,8 +31,8 @@ Standbys::Standbys(const KeeperParts& context, const Upgrades& upgrades)
 Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 
 void Standbys::Restore(const DriverClient::HeldByKey& held) {
-  if (const auto entry = held.find(kHeldKey); entry != held.end()) {
-    context_.driver.DealWithHeld(kHeldKey, [&] { GoOnFrom(entry->second.value); });
+  if (const auto entry = held.find(kStandbysKey); entry != held.end()) {
+    context_.driver.DealWithHeld(kStandbysKey, [&] { GoOnFrom(entry->second.value); });
   }
   // The end of an upgrade that is under way is still to be noticed.
   if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
@@ -83,7 +83,7 @@ void Standbys::Hold() {
   for (const Standby& standby : standbys_) absl::StrAppend(&pids, standby.pid, " ");
   if (pids == held_) return;
   held_ = pids;
-  context_.driver.Hold(kHeldKey, held_);
+  context_.driver.Hold(kStandbysKey, held_);
 }
 
 // ---------------------------------------------------------------- looking

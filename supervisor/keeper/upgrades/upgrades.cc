@@ -16,7 +16,7 @@ namespace {
 
 // The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
-constexpr char kHeldKey[] = "upgrades";
+constexpr char kUpgradesKey[] = "upgrades";
 // How long a version whose take-over went back may not take over again, from the end of the last
 // take-over that went back. Doubled for each such take-over since an upgrade completed, up to 64
 // times as long.
@@ -225,13 +225,13 @@ void Upgrades::Hold() const {
   held.set_last_id(last_id_);
   held.set_take_over_failed_ns(take_over_failed_ns_);
   if (current_) *held.mutable_under_way() = current_->Held();
-  context_.driver.Hold(kHeldKey, held.SerializeAsString());
+  context_.driver.Hold(kUpgradesKey, held.SerializeAsString());
 }
 
 void Upgrades::Restore(const DriverClient::HeldByKey& held) {
-  const auto entry = held.find(kHeldKey);
+  const auto entry = held.find(kUpgradesKey);
   if (entry == held.end()) return;
-  context_.driver.DealWithHeld(kHeldKey, [&] { GoOnFrom(entry->second.value); });
+  context_.driver.DealWithHeld(kUpgradesKey, [&] { GoOnFrom(entry->second.value); });
 }
 
 void Upgrades::GoOnFrom(const std::string& value) {

@@ -23,11 +23,11 @@ using testing::RawPeer;
 using testing::TestShape;
 using verbs::CompletionStatus;
 
-constexpr uint32_t kDepth = 4;
+constexpr uint32_t kSharedDepth = 4;
 
 arena::Shape SharedShape(uint32_t shards = 1) {
   arena::Shape shape = TestShape(shards);
-  shape.shared_receive_queue_depth = kDepth;
+  shape.shared_receive_queue_depth = kSharedDepth;
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   return shape;
 }
@@ -117,7 +117,7 @@ TEST_F(SharedReceiveTest, shouldKeepAWholeWindowPostedForManyRounds) {
     free.erase(free.begin());
     writer().SharedReceive(next, Offset(next), 1024);
     AcknowledgeAll();
-    EXPECT_EQ(posted(), kDepth);
+    EXPECT_EQ(posted(), kSharedDepth);
     free.insert(static_cast<uint16_t>(entry.sequence));
   }
 }
@@ -204,7 +204,7 @@ TEST_F(SharedReceiveTest, shouldRefuseTheSameSlotTwice) {
 TEST_F(SharedReceiveTest, shouldRefuseASlotThatDoesNotExist) {
   writer().SharedReceive(1, 0, 64);
   auto named = std::bit_cast<arena::SharedReceivesEntry>(writer().open().back());
-  named.slots[0] = 2 * kDepth;
+  named.slots[0] = 2 * kSharedDepth;
   writer().open().back() = std::bit_cast<arena::CommitEntry>(named);
   ExpectInvalid("does not exist");
 }
@@ -318,8 +318,8 @@ TEST_F(SharedReceiveTest, shouldLoseNoneWithPeersThatVanish) {
       }
     }
     AcknowledgeAll();
-    ASSERT_EQ(posted() + free.size(), 2 * kDepth);
-    while (posted() < kDepth) {
+    ASSERT_EQ(posted() + free.size(), 2 * kSharedDepth);
+    while (posted() < kSharedDepth) {
       Post({*free.begin()});
       free.erase(free.begin());
     }
@@ -376,10 +376,10 @@ TEST(SharedReceiveNeeds, shouldAskForAQueueOfAllSlotsForEachShard) {
   const arena::Shape shape = SharedShape(2);
   const DeviceNeeds needs = NeedsOf(shape);
   EXPECT_EQ(needs.shared_receive_queues, 2u);
-  EXPECT_EQ(needs.shared_receive_requests, 2 * kDepth);
+  EXPECT_EQ(needs.shared_receive_requests, 2 * kSharedDepth);
   EXPECT_EQ(needs.receive_requests, 0u);
   EXPECT_EQ(needs.completion_queue_entries,
-            4 * 8 + 2 * kDepth + arena::kShardMarkers + arena::kSpares);
+            4 * 8 + 2 * kSharedDepth + arena::kShardMarkers + arena::kSpares);
   verbs::DeviceLimits limits =
       verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()->limits();
   EXPECT_TRUE(CheckLimits(needs, limits, "dev").ok());

@@ -26,10 +26,10 @@ using ::testing::IsEmpty;
 using verbs::CompletionStatus;
 using verbs::DeviceEventType;
 
-constexpr uint32_t kDepth = 8;
-
 class SharedRecoveryTest : public testing::ScriptedDriverTest {
  protected:
+  static constexpr uint32_t kDepth = 8;
+
   void SetUp() override {
     arena::Shape shape = testing::TestShape();
     shape.shared_receive_queue_depth = kDepth;

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 using testing::TestShape;
 
 constexpr uint64_t kEpoch = 1;
-constexpr uint32_t kDepth = 8;
-constexpr uint32_t kLkey = 77;
+constexpr uint32_t kQueueDepth = 8;
+constexpr uint32_t kArenaLkey = 77;
 
 // Connections 0 and 1 are established in shard 0, 2 in shard 1, 3 is free. Connection 0 has
 // committed 10 sends (8 completed, 6 acknowledged) and 10 receives (8 completed, 2 acknowledged).
@@ -51,14 +51,14 @@ struct Scene {
   }
 
   static arena::Shape Shape() {
-    arena::Shape shape = TestShape(2, 4, kDepth);
+    arena::Shape shape = TestShape(2, 4, kQueueDepth);
     shape.heap_pages = 4;
     return shape;
   }
 
   arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
   CommitWriter writer{&arena, 0};
-  TransactionReader reader{arena, kLkey};
+  TransactionReader reader{arena, kArenaLkey};
 };
 
 TEST(TransactionReaderTest, shouldReadATransactionOverSeveralConnections) {
@@ -116,11 +116,11 @@ TEST(TransactionReaderTest, shouldTakeEverythingThatLogAndQueueHaveRoomFor) {
   Scene scene;
   for (int i = 0; i < 6; ++i) scene.writer.Send(0, 0, 8);  // 16 - 8 completed: the queue is full
   const auto all = static_cast<uint32_t>(arena::HeapOffset(scene.arena.shape(), 0));
-  for (uint32_t i = 0; i < kDepth; ++i) scene.writer.Receive(1, 0, all);
+  for (uint32_t i = 0; i < kQueueDepth; ++i) scene.writer.Receive(1, 0, all);
   scene.writer.Publish();
   EXPECT_TRUE(scene.Read().ok());
   EXPECT_EQ(scene.reader.transaction().sends.size(), 6u);
-  EXPECT_EQ(scene.reader.transaction().receives.size(), size_t{kDepth});
+  EXPECT_EQ(scene.reader.transaction().receives.size(), size_t{kQueueDepth});
 }
 
 TEST(TransactionReaderTest, shouldJudgeWhatItCopiedAndNotWhatIsThereLater) {
@@ -137,7 +137,7 @@ TEST(TransactionReaderTest, shouldJudgeWhatItCopiedAndNotWhatIsThereLater) {
   EXPECT_EQ(transaction.sends[0].sges[0].address,
             reinterpret_cast<uint64_t>(scene.arena.buffers()) + 64);
   EXPECT_EQ(transaction.sends[0].sges[0].length, 100u);
-  EXPECT_EQ(transaction.sends[0].sges[0].lkey, kLkey);
+  EXPECT_EQ(transaction.sends[0].sges[0].lkey, kArenaLkey);
   EXPECT_EQ(transaction.parts[0].entry.send_end, 11u);
 }
 
@@ -474,7 +474,7 @@ TEST(TransactionReaderTest, shouldTakeRequestsThatNameTheHeapOfTheirShard) {
 TEST(TransactionReaderTest, shouldTakeNoChangeWhereThereIsNoHeap) {
   arena::Arena arena = arena::Arena::Create(TestShape(), "kv").value();
   Ownership(&arena, 0).GiveTo(0, 1);
-  TransactionReader reader(arena, kLkey);
+  TransactionReader reader(arena, kArenaLkey);
   CommitWriter writer(&arena, 0);
   writer.Begin(1);
   writer.Heap(0, {1, 0, 1}).Publish();
@@ -487,7 +487,7 @@ TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {
   for (uint32_t i = 0; i < 3; ++i) {
     arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
   }
-  TransactionReader reader(arena, kLkey);
+  TransactionReader reader(arena, kArenaLkey);
   CommitWriter writer(&arena, 0);
   writer.Begin(1);
   writer.Connection(0).send_end = kMaxTransactionRequests;

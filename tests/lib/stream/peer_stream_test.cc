@@ -16,7 +16,6 @@
 namespace baton::stream {
 namespace {
 
-using baton::testing::kRingBytes;
 using baton::testing::kWindow;
 using baton::testing::StreamPeer;
 using ::testing::HasSubstr;
@@ -106,16 +105,16 @@ TEST_F(PeerStreamTest, shouldRefuseWrongSizes) {
     return PeerStream(nullptr, memory, requests).Open().code();
   };
   constexpr auto kWrong = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(open({nullptr, kRingBytes + 1, 1, 0, 0}, {kWindow, 2}), kWrong);
-  EXPECT_EQ(open({nullptr, kRingBytes, 0, 0, 0}, {kWindow, 2}), kWrong);
-  EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kWindow, 1}), kWrong);
-  EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kMaxWindow + 1, 2}), kWrong);
+  EXPECT_EQ(open({nullptr, baton::testing::kRingBytes + 1, 1, 0, 0}, {kWindow, 2}), kWrong);
+  EXPECT_EQ(open({nullptr, baton::testing::kRingBytes, 0, 0, 0}, {kWindow, 2}), kWrong);
+  EXPECT_EQ(open({nullptr, baton::testing::kRingBytes, 1, 0, 0}, {kWindow, 1}), kWrong);
+  EXPECT_EQ(open({nullptr, baton::testing::kRingBytes, 1, 0, 0}, {kMaxWindow + 1, 2}), kWrong);
 }
 
 TEST_F(PeerStreamTest, shouldBoundItsMessagesByTheDevices) {
   constexpr uint64_t kMost = 256;
-  static_assert(kMost < kRingBytes);
-  StreamPeer limited(fabric, kRingBytes, kMost);
+  static_assert(kMost < baton::testing::kRingBytes);
+  StreamPeer limited(fabric, baton::testing::kRingBytes, kMost);
   size_t arrived = 0;
   a.on_message = [&](absl::Span<const uint8_t> message) {
     arrived += message.size();
@@ -166,13 +165,14 @@ class CountingQueuePair final : public verbs::QueuePair {
 TEST_F(PeerStreamTest, shouldNotCountAMessageThatIsNotPosted) {
   constexpr uint64_t kAddress = 4096;
   constexpr uint32_t kMessageBytes = 64;
-  std::vector<uint8_t> memory(kRingBytes + kMessageBytes);
+  std::vector<uint8_t> memory(baton::testing::kRingBytes + kMessageBytes);
   CountingQueuePair queue_pair;
-  PeerStream stream(&queue_pair, {memory.data(), kRingBytes, kMessageBytes, 0, 0}, {kWindow, 4});
+  PeerStream stream(&queue_pair, {memory.data(), baton::testing::kRingBytes, kMessageBytes, 0, 0},
+                    {kWindow, 4});
   ASSERT_EQ(stream.Open(), absl::OkStatus());
-  ASSERT_EQ(
-      stream.Begin(Encode({kGreetingMagic, kStreamVersion, kWindow, kRingBytes, 0, kAddress})),
-      absl::OkStatus());
+  ASSERT_EQ(stream.Begin(Encode({kGreetingMagic, kStreamVersion, kWindow,
+                                 baton::testing::kRingBytes, 0, kAddress})),
+            absl::OkStatus());
   const std::array<uint8_t, kMessageBytes> message = {};
   EXPECT_EQ(stream.Send(message).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(stream.state().sender.messages, 0u);

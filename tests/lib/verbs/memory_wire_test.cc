@@ -45,8 +45,9 @@ int Mapped() {
   return count;
 }
 
-struct Pair {
-  explicit Pair(const SoftDeviceOptions& ours_are = {}, const SoftDeviceOptions& theirs_are = {})
+struct MemoryPair {
+  explicit MemoryPair(const SoftDeviceOptions& ours_are = {},
+                      const SoftDeviceOptions& theirs_are = {})
       : client(CreateSoftDevice(ours_are).value()), server(CreateSoftDevice(theirs_are).value()) {
     Connect(client, server);
   }
@@ -78,7 +79,7 @@ struct Pair {
 TEST(MemoryWireOfDevices, shouldBeTakenOnceAConnectionHasTraffic) {
   SoftDeviceOptions options;
   options.memory_wire_after = 10;
-  Pair pair(options, options);
+  MemoryPair pair(options, options);
   for (uint64_t i = 1; i < 10; ++i)
     pair.Exchange(pair.client, pair.ours, pair.server, pair.theirs, i);
   EXPECT_EQ(Mapped(), 0);
@@ -101,7 +102,7 @@ TEST(MemoryWireOfDevices, shouldLoseNothingWhileAConnectionMovesThere) {
   for (uint32_t after = 1; after <= 6; ++after) {
     SoftDeviceOptions options;
     options.memory_wire_after = after;
-    Pair pair(options, options);
+    MemoryPair pair(options, options);
     Side* const sides[] = {&pair.client, &pair.server};
     Buffer* const buffers[] = {&pair.ours, &pair.theirs};
     uint64_t posted[2] = {}, sent[2] = {}, received[2] = {};
@@ -152,7 +153,7 @@ TEST(MemoryWireOfDevices, shouldStayOnTcpIfEitherSideSaysSo) {
   const SoftDeviceOptions sides[][2] = {
       {OnTcp(), InMemory()}, {InMemory(), OnTcp()}, {OnTcp(), OnTcp()}};
   for (const auto& options : sides) {
-    Pair pair(options[0], options[1]);
+    MemoryPair pair(options[0], options[1]);
     for (uint64_t i = 0; i < 100; ++i) {
       pair.Exchange(pair.client, pair.ours, pair.server, pair.theirs, i);
     }
@@ -163,7 +164,7 @@ TEST(MemoryWireOfDevices, shouldStayOnTcpIfEitherSideSaysSo) {
 TEST(MemoryWireOfDevices, shouldTakeNoMoreMemoryThanItMay) {
   SoftDeviceOptions options = InMemory();
   options.max_memory_wires = 1;
-  Pair pair(options, options);
+  MemoryPair pair(options, options);
   ASSERT_TRUE(pair.AwaitMemory());
   std::unique_ptr<QueuePair> first = std::move(pair.server.queue_pair);
   std::unique_ptr<ConnectionId> first_id = std::move(pair.server.id);

@@ -131,7 +131,7 @@ TEST(Provider, shouldTellImmediateDataApart) {
   EXPECT_EQ(told.immediate, 0x1234u);
 }
 
-class CheckMemoryForkableTest : public testing::TestWithParam<const char*> {
+class CheckMemoryForkableTest : public ::testing::TestWithParam<const char*> {
  protected:
   CheckMemoryForkableTest() { Clear(); }
   ~CheckMemoryForkableTest() override { Clear(); }
@@ -150,7 +150,7 @@ TEST_P(CheckMemoryForkableTest, shouldRefuseWhatKeepsMemoryFromForkedProcesses) 
 }
 
 INSTANTIATE_TEST_SUITE_P(, CheckMemoryForkableTest,
-                         testing::Values("RDMAV_FORK_SAFE", "IBV_FORK_SAFE"));
+                         ::testing::Values("RDMAV_FORK_SAFE", "IBV_FORK_SAFE"));
 
 }  // namespace
 }  // namespace baton::verbs::rdma

@@ -22,10 +22,10 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-using Result = CliResult;
-
 class CliTest : public CliFixture {
  protected:
+  using Result = CliResult;
+
   // Expects that `arguments` print exactly `golden`, and nothing else.
   void Expect(std::vector<std::string> arguments, const std::string& golden) {
     const Result result = Run(std::move(arguments));

@@ -19,21 +19,21 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Result {
-  int code;
-  std::string out;
-  std::string err;
-};
-
-Result RunBaton(std::vector<std::string> arguments) {
-  std::istringstream in;
-  std::ostringstream out, err;
-  const int code = RunCli(std::move(arguments), Console{.in = in, .out = out, .err = err});
-  return {code, out.str(), err.str()};
-}
-
 class DoctorCommandTest : public testing::Test {
  protected:
+  struct Result {
+    int code;
+    std::string out;
+    std::string err;
+  };
+
+  static Result RunBaton(std::vector<std::string> arguments) {
+    std::istringstream in;
+    std::ostringstream out, err;
+    const int code = RunCli(std::move(arguments), Console{.in = in, .out = out, .err = err});
+    return {code, out.str(), err.str()};
+  }
+
   // Made by this user, in a directory that everybody may write: nothing is wrong with it.
   std::vector<std::string> With(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"doctor", "--state-dir", directory_.File("state")});

@@ -26,14 +26,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Result {
-  int code;
-  std::string out;
-  std::string err;
-};
-
 class InspectTest : public testing::Test {
  protected:
+  struct Result {
+    int code;
+    std::string out;
+    std::string err;
+  };
+
   static Result RunBaton(std::vector<std::string> arguments) {
     std::istringstream in;
     std::ostringstream out, err;

@@ -42,25 +42,27 @@ v1::ServiceConfig Native() {
   return service;
 }
 
-std::string ProblemOf(const std::string& text, const v1::ServiceConfig& service = Brokered()) {
+std::string PolicyProblemOf(const std::string& text,
+                            const v1::ServiceConfig& service = Brokered()) {
   v1::Policy policy = Policy(text);
   const absl::Status status = CompletePolicy(policy, service);
   return status.ok() ? "valid" : std::string(status.message());
 }
 
 TEST(PolicyTest, ShouldTakeWhatTheServiceHas) {
-  EXPECT_EQ(ProblemOf(""), "valid");
-  EXPECT_EQ(ProblemOf("service { connections: 64 listeners: 8 grants: 320 granted_bytes: 16777216 "
+  EXPECT_EQ(PolicyProblemOf(""), "valid");
+  EXPECT_EQ(
+      PolicyProblemOf("service { connections: 64 listeners: 8 grants: 320 granted_bytes: 16777216 "
                       "posts_per_second: 1000 } worker { connections: 64 posts_per_second: 1000 } "
                       "gids: \"10.0.0.1\" gids: \"fe80::1\" p_keys: 65535 p_keys: 1 "
                       "service_levels: 0 service_levels: 15 listen_ports { first: 1 last: 65535 } "
                       "connect_ports { first: 80 } hot_standbys: 15 on_hang: ON_HANG_REPORT "
                       "on_keeper_hang: ON_KEEPER_HANG_RESTART workers_may_take_over: true"),
-            "valid");
+      "valid");
 }
 
 TEST(PolicyTest, ShouldNameEveryFieldThatIsWrong) {
-  const std::string problems = ProblemOf("service { connections: 65 } hot_standbys: 16");
+  const std::string problems = PolicyProblemOf("service { connections: 65 } hot_standbys: 16");
   EXPECT_THAT(problems,
               HasSubstr("policy.service.connections: 65 is more than max_connections, 64"));
   EXPECT_THAT(problems, HasSubstr("policy.hot_standbys: 16 "));
@@ -77,7 +79,7 @@ TEST(PolicyTest, ShouldRefuseMoreThanTheServiceHas) {
             "policy.worker.grants: 5 is more than policy.service.grants, 4"},
            {"service { posts_per_second: 4 } worker { posts_per_second: 5 }",
             "policy.worker.posts_per_second: 5 is more than"}}) {
-    EXPECT_THAT(ProblemOf(text), StartsWith(problem)) << text;
+    EXPECT_THAT(PolicyProblemOf(text), StartsWith(problem)) << text;
   }
 }
 
@@ -90,11 +92,11 @@ TEST(PolicyTest, ShouldRefuseWhatIsNone) {
            {"listen_ports { last: 7 }", "policy.listen_ports[0].first: 0 is not between"},
            {"connect_ports { first: 1 } connect_ports { first: 9 last: 8 }",
             "policy.connect_ports[1].last: 8 is not between"}}) {
-    EXPECT_THAT(ProblemOf(text), StartsWith(problem)) << text;
+    EXPECT_THAT(PolicyProblemOf(text), StartsWith(problem)) << text;
   }
   std::string many;
   for (int i = 1; i <= 65; ++i) absl::StrAppend(&many, "p_keys: ", i, " ");
-  EXPECT_THAT(ProblemOf(many), StartsWith("policy.p_keys: has 65 entries, at most 64"));
+  EXPECT_THAT(PolicyProblemOf(many), StartsWith("policy.p_keys: has 65 entries, at most 64"));
   v1::Policy policy;
   policy.set_on_hang(static_cast<v1::OnHang>(7));
   EXPECT_THAT(std::string(CompletePolicy(policy, Brokered()).message()),
@@ -106,17 +108,17 @@ TEST(PolicyTest, ShouldRefuseWhatIsNone) {
 }
 
 TEST(PolicyTest, ShouldKeepApartWhatIsForBrokeredAndForNativeServices) {
-  EXPECT_THAT(ProblemOf("service { posts_per_second: 1 }", Native()),
+  EXPECT_THAT(PolicyProblemOf("service { posts_per_second: 1 }", Native()),
               StartsWith("policy.service.posts_per_second: is for mode BROKERED"));
-  EXPECT_THAT(ProblemOf("worker { posts_per_second: 1 }", Native()),
+  EXPECT_THAT(PolicyProblemOf("worker { posts_per_second: 1 }", Native()),
               StartsWith("policy.worker.posts_per_second: is for mode BROKERED"));
-  EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1"), "valid");
-  EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1", Native()), "valid");
-  EXPECT_THAT(ProblemOf("workers_may_take_over: true", Native()),
+  EXPECT_EQ(PolicyProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1"), "valid");
+  EXPECT_EQ(PolicyProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1", Native()), "valid");
+  EXPECT_THAT(PolicyProblemOf("workers_may_take_over: true", Native()),
               HasSubstr("policy.workers_may_take_over: is for mode BROKERED"));
-  EXPECT_THAT(ProblemOf("restart { first_delay_ms: 20 max_delay_ms: 19 }", Native()),
+  EXPECT_THAT(PolicyProblemOf("restart { first_delay_ms: 20 max_delay_ms: 19 }", Native()),
               StartsWith("policy.restart.max_delay_ms: 19 is not between 20"));
-  EXPECT_THAT(ProblemOf("hot_standbys: 2", Native()),
+  EXPECT_THAT(PolicyProblemOf("hot_standbys: 2", Native()),
               HasSubstr("more than native.workers, 2, keeps running"));
 }
 
@@ -124,15 +126,15 @@ TEST(PolicyTest, ShouldRefuseFewerObjectsThanTheServiceIsMadeWith) {
   v1::ServiceConfig service = Brokered();
   service.set_shards(4);
   const uint64_t bytes = driver::NeedsOf(ShapeOf(service)).registered_bytes;
-  EXPECT_EQ(ProblemOf(absl::StrCat(
-                          "service { queue_pairs: 1 completion_queues: 4 registered_bytes: ", bytes,
-                          " }"),
-                      service),
+  EXPECT_EQ(PolicyProblemOf(
+                absl::StrCat("service { queue_pairs: 1 completion_queues: 4 registered_bytes: ",
+                             bytes, " }"),
+                service),
             "valid");
-  EXPECT_EQ(ProblemOf("service { completion_queues: 3 }", service),
+  EXPECT_EQ(PolicyProblemOf("service { completion_queues: 3 }", service),
             "policy.service.completion_queues: 3 is less than 4, one for each shard, which the "
             "service is made with; raise it, or lower shards");
-  EXPECT_EQ(ProblemOf(absl::StrCat("service { registered_bytes: ", bytes - 1, " }"), service),
+  EXPECT_EQ(PolicyProblemOf(absl::StrCat("service { registered_bytes: ", bytes - 1, " }"), service),
             absl::StrCat("policy.service.registered_bytes: ", bytes - 1, " is less than ", bytes,
                          ", its buffers, its heaps and the buffers of a recovery, which the "
                          "service is made with; raise it, or lower buffer_bytes or "
@@ -140,26 +142,26 @@ TEST(PolicyTest, ShouldRefuseFewerObjectsThanTheServiceIsMadeWith) {
   service = Native();
   service.set_shards(4);
   service.mutable_native()->set_queue_pairs_per_shard(10);
-  EXPECT_EQ(ProblemOf("service { queue_pairs: 40 }", service), "valid");
-  EXPECT_THAT(ProblemOf("service { queue_pairs: 39 }", service),
+  EXPECT_EQ(PolicyProblemOf("service { queue_pairs: 40 }", service), "valid");
+  EXPECT_THAT(PolicyProblemOf("service { queue_pairs: 39 }", service),
               StartsWith("policy.service.queue_pairs: 39 is less than 40, the pools of its shards, "
                          "which the service is made with; raise it, or lower "
                          "native.queue_pairs_per_shard"));
 }
 
 TEST(PolicyTest, ShouldHaveNoQuotaOfObjectsOfAWorker) {
-  EXPECT_THAT(ProblemOf("worker { queue_pairs: 9 }"),
+  EXPECT_THAT(PolicyProblemOf("worker { queue_pairs: 9 }"),
               AllOf(StartsWith("policy.worker.queue_pairs: "), HasSubstr("set connections")));
   EXPECT_THAT(
-      ProblemOf("worker { completion_queues: 9 }"),
+      PolicyProblemOf("worker { completion_queues: 9 }"),
       AllOf(StartsWith("policy.worker.completion_queues: "), HasSubstr("without an owner")));
-  EXPECT_THAT(ProblemOf("worker { registered_bytes: 99999999 }"),
+  EXPECT_THAT(PolicyProblemOf("worker { registered_bytes: 99999999 }"),
               AllOf(StartsWith("policy.worker.registered_bytes: "), HasSubstr("granted_bytes")));
 }
 
 // Regions are memory of the workers' own.
 TEST(PolicyTest, ShouldTakeMoreGrantedBytesThanTheBuffersHave) {
-  EXPECT_EQ(ProblemOf("service { granted_bytes: 70368744177664 }"), "valid");
+  EXPECT_EQ(PolicyProblemOf("service { granted_bytes: 70368744177664 }"), "valid");
 }
 
 // The error tells what is wrong with the shape of the service, and nothing that follows from it.

@@ -638,7 +638,7 @@ TEST_F(DoctorTest, ShouldCompareTheLockableMemoryWithEachKeepersOwn) {
   EXPECT_THAT(Text(report), HasSubstr("is 64 MiB; service a registers 65 MiB"));
 }
 
-class PlacementTest : public DoctorTest {
+class DoctorPlacementTest : public DoctorTest {
  protected:
   // Two nodes of 4 CPUs and 8 GiB, and the device on the second.
   void SetUp() override {
@@ -657,7 +657,7 @@ class PlacementTest : public DoctorTest {
   }
 };
 
-TEST_F(PlacementTest, ShouldTellWhereAServiceIs) {
+TEST_F(DoctorPlacementTest, ShouldTellWhereAServiceIs) {
   Place("");
   ExpectSound();
   EXPECT_THAT(Text(Diagnose()), HasSubstr("on CPUs 4-7, memory of NUMA node 1"));
@@ -665,14 +665,14 @@ TEST_F(PlacementTest, ShouldTellWhereAServiceIs) {
   ExpectSound();
 }
 
-TEST_F(PlacementTest, ShouldFindCpusAndNodesThatAreNotThere) {
+TEST_F(DoctorPlacementTest, ShouldFindCpusAndNodesThatAreNotThere) {
   Place("cpus: \"6-9\"");
   EXPECT_THAT(Found("placement").message(), HasSubstr("CPU 8 is not online: there are 0-7"));
   Place("cpus: \"0\" numa_node: 2");
   EXPECT_THAT(Text(Diagnose()), HasSubstr("there is no NUMA node 2: there are 0-1"));
 }
 
-TEST_F(PlacementTest, ShouldFindWhatIsFarFromEachOther) {
+TEST_F(DoctorPlacementTest, ShouldFindWhatIsFarFromEachOther) {
   Place("cpus: \"3-4\"");
   EXPECT_THAT(OnlyWarning().message(), HasSubstr("CPU 3 is not of NUMA node 1"));
   EXPECT_THAT(OnlyWarning().cure(), HasSubstr("cpus: \"4-7\""));
@@ -680,7 +680,7 @@ TEST_F(PlacementTest, ShouldFindWhatIsFarFromEachOther) {
   EXPECT_THAT(OnlyWarning().message(), HasSubstr("on NUMA node 0, and rxe0 is on 1"));
 }
 
-TEST_F(PlacementTest, ShouldFindAnArenaThatIsLargerThanItsNode) {
+TEST_F(DoctorPlacementTest, ShouldFindAnArenaThatIsLargerThanItsNode) {
   machine_.Put("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:  16384 kB");
   Place("");
   EXPECT_THAT(OnlyWarning().message(), HasSubstr("MiB, and NUMA node 1 has 16"));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/worker/examples/reseal.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/ledger/ledger_account.h"
 #include "worker/examples/peer/report.h"
@@ -27,10 +28,6 @@ std::unique_ptr<verbs::Device> OpenSoft() {
   auto device = examples::OpenDevice("soft");
   EXPECT_TRUE(device.ok()) << device.status();
   return *std::move(device);
-}
-
-void Reseal(Reply* reply) {
-  reply->check = ledger::Checksum({reinterpret_cast<const uint8_t*>(reply), sizeof(*reply)});
 }
 
 // A ledger for one connection, whose replies a test rewrites. Everything in the test's own thread.

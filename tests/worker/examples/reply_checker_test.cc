@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/worker/examples/reseal.h"
 #include "worker/examples/ledger/ledger_account.h"
 
 namespace baton::peer {
@@ -24,10 +25,6 @@ Message BytesOf(const Reply& reply) {
   Message bytes(sizeof(reply));
   std::memcpy(bytes.data(), &reply, sizeof(reply));
   return bytes;
-}
-
-void Reseal(Reply* reply) {
-  reply->check = ledger::Checksum({reinterpret_cast<const uint8_t*>(reply), sizeof(*reply)});
 }
 
 // A checker and the account that it talks to.

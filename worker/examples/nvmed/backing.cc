@@ -42,9 +42,9 @@ AlignedMemory AllocateAligned(size_t bytes) {
       static_cast<uint8_t*>(std::aligned_alloc(kDirectAlignment, pages * kDirectAlignment)));
 }
 
-class FileBacking final : public Backing {
+class BackingInFile final : public Backing {
  public:
-  FileBacking(FileDescriptor file, uint64_t bytes, const FileOptions& options)
+  BackingInFile(FileDescriptor file, uint64_t bytes, const FileOptions& options)
       : file_(std::move(file)), bytes_(bytes), options_(options) {}
 
   uint64_t bytes() const override { return bytes_; }
@@ -153,9 +153,9 @@ class FileBacking final : public Backing {
   const FileOptions options_;
 };
 
-class MemoryBacking final : public Backing {
+class BackingInMemory final : public Backing {
  public:
-  explicit MemoryBacking(absl::Span<uint8_t> memory) : memory_(memory) {}
+  explicit BackingInMemory(absl::Span<uint8_t> memory) : memory_(memory) {}
 
   uint64_t bytes() const override { return memory_.size(); }
   bool read_only() const override { return false; }
@@ -250,11 +250,11 @@ absl::StatusOr<std::unique_ptr<Backing>> OpenFile(const FileOptions& options) {
   if (!file) return ErrnoStatus(errno, absl::StrCat("open ", options.path));
   BATON_ASSIGN_OR_RETURN(const uint64_t bytes, SizeOf(file.get(), options));
   if (options.direct) BATON_RETURN_IF_ERROR(CheckDirect(file.get(), options));
-  return std::make_unique<FileBacking>(std::move(file), bytes, options);
+  return std::make_unique<BackingInFile>(std::move(file), bytes, options);
 }
 
 std::unique_ptr<Backing> MakeMemoryBacking(absl::Span<uint8_t> memory) {
-  return std::make_unique<MemoryBacking>(memory);
+  return std::make_unique<BackingInMemory>(memory);
 }
 
 }  // namespace baton::nvmed

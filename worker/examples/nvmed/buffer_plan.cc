@@ -9,7 +9,6 @@
 namespace baton::nvmed {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMagic = 0x31646d766e746162;  // "batnvmd1"
 constexpr size_t kMaxMemoryNamespaces = 128;
 constexpr uint32_t kMinChunks = 4;

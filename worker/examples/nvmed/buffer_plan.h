@@ -15,6 +15,9 @@
 
 namespace baton::nvmed {
 
+// Buffers are laid out in pages. Chunks and the memory of namespaces begin on one.
+inline constexpr uint64_t kPageBytes = 4096;
+
 // Which chunks of the buffers are in use, and by which connection's commands.
 //
 // Thread-compatible. Not in shared memory: a successor learns which chunks are in use from the work

@@ -14,20 +14,20 @@ bool HasEnd(const char (&text)[kNqnBytes]) {
   return std::memchr(text, '\0', sizeof(text)) != nullptr;
 }
 
-absl::Status Refuse(size_t place, const char* field, uint64_t value) {
+absl::Status RefuseController(size_t place, const char* field, uint64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat("the state's controller ", place, ": ", field, " ", value));
 }
 
 // Checks the fields that are indices or ends. Other wrong fields can harm only the controller's own
 // host. Fields that depend on connections are checked with the connections.
-absl::Status Check(const ControllerState& controller, size_t place) {
-  if (controller.id > kMaxControllerId) return Refuse(place, "id", controller.id);
+absl::Status CheckController(const ControllerState& controller, size_t place) {
+  if (controller.id > kMaxControllerId) return RefuseController(place, "id", controller.id);
   if (controller.granted_queues > kMaxIoQueues) {
-    return Refuse(place, "granted_queues", controller.granted_queues);
+    return RefuseController(place, "granted_queues", controller.granted_queues);
   }
   if (controller.held_count > kMaxHeldEvents) {
-    return Refuse(place, "held_count", controller.held_count);
+    return RefuseController(place, "held_count", controller.held_count);
   }
   if (!HasEnd(controller.host_nqn) || !HasEnd(controller.subsystem_nqn)) {
     return absl::InvalidArgumentError(
@@ -36,11 +36,11 @@ absl::Status Check(const ControllerState& controller, size_t place) {
   return absl::OkStatus();
 }
 
-absl::Status Check(absl::Span<const ControllerState> controllers) {
+absl::Status CheckControllers(absl::Span<const ControllerState> controllers) {
   std::vector<uint16_t> ids;
   for (size_t place = 0; place < controllers.size(); ++place) {
     if (controllers[place].id == 0) continue;
-    BATON_RETURN_IF_ERROR(Check(controllers[place], place));
+    BATON_RETURN_IF_ERROR(CheckController(controllers[place], place));
     ids.push_back(controllers[place].id);
   }
   std::sort(ids.begin(), ids.end());
@@ -77,7 +77,7 @@ absl::Status Registry::Load(absl::Span<const uint8_t> state, uint32_t version) {
   }
   std::memcpy(places_.data(), state.data() + sizeof(header),
               header.controllers * sizeof(ControllerState));
-  absl::Status status = Check(places_);
+  absl::Status status = CheckControllers(places_);
   if (status.ok()) {
     header_ = header;
   } else {

@@ -9,21 +9,21 @@
 namespace baton::nvmed {
 namespace {
 
-absl::Status Refuse(const char* field, uint64_t value) {
+absl::Status RefuseQueueState(const char* field, uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("the queue's state: ", field, " ", value));
 }
 
-absl::Status Check(const QueueState& state, uint32_t max_entries) {
+absl::Status CheckQueueState(const QueueState& state, uint32_t max_entries) {
   if (state.phase < QueueState::kAccepted || state.phase > QueueState::kEnding) {
-    return Refuse("phase", state.phase);
+    return RefuseQueueState("phase", state.phase);
   }
-  if (state.id > kMaxIoQueues) return Refuse("id", state.id);
-  if (state.entries > max_entries) return Refuse("entries", state.entries);
+  if (state.id > kMaxIoQueues) return RefuseQueueState("id", state.id);
+  if (state.entries > max_entries) return RefuseQueueState("entries", state.entries);
   if (state.phase == QueueState::kEnding) return absl::OkStatus();  // whatever its other fields are
-  if (state.entries == 0) return Refuse("entries", state.entries);
-  if (state.wrap == 0 || state.wrap > state.entries) return Refuse("wrap", state.wrap);
+  if (state.entries == 0) return RefuseQueueState("entries", state.entries);
+  if (state.wrap == 0 || state.wrap > state.entries) return RefuseQueueState("wrap", state.wrap);
   if ((state.controller != 0) != (state.phase == QueueState::kConnected)) {
-    return Refuse("controller", state.controller);
+    return RefuseQueueState("controller", state.controller);
   }
   return absl::OkStatus();
 }
@@ -39,13 +39,13 @@ absl::StatusOr<SavedQueue> ReadQueue(absl::Span<const uint8_t> bytes, uint32_t v
                                                    " at least, of version ", kStateVersion));
   }
   std::memcpy(&saved.state, bytes.data(), sizeof(saved.state));
-  BATON_RETURN_IF_ERROR(Check(saved.state, max_entries));
+  BATON_RETURN_IF_ERROR(CheckQueueState(saved.state, max_entries));
   bytes.remove_prefix(sizeof(saved.state));
   const size_t listed = bytes.size() / sizeof(PendingCommand);
   saved.pending.resize(saved.state.entries);
   if (bytes.size() % sizeof(PendingCommand) != 0 ||
       (listed != 0 && listed != saved.pending.size())) {
-    return Refuse("bytes of commands", bytes.size());
+    return RefuseQueueState("bytes of commands", bytes.size());
   }
   if (listed > 0) std::memcpy(saved.pending.data(), bytes.data(), bytes.size());
   return saved;

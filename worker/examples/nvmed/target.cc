@@ -12,6 +12,8 @@
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/status.h"
+#include "worker/examples/nvmed/buffer_plan.h"
+#include "worker/examples/nvmed/nvme_data.h"
 #include "worker/examples/nvmed/nvme_spec.h"
 #include "worker/examples/nvmed/state.h"
 
@@ -86,9 +88,7 @@ constexpr uint32_t kMaxInCapsuleBytes = 32768;
 constexpr uint32_t kDefaultIoThreads = 16, kMaxIoThreads = 256;
 constexpr uint32_t kDefaultHostTimeoutMs = 30'000, kMaxHostTimeoutMs = 600'000;
 constexpr uint32_t kDefaultBlockBytes = 512;
-constexpr uint32_t kPageBytes = 4096;
 constexpr size_t kMaxSubsystems = 64;
-constexpr size_t kSerialBytes = 20, kModelBytes = 40;
 
 // Keeps the first error.
 class FirstError final : public google::protobuf::io::ErrorCollector {
@@ -103,7 +103,7 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string text_;
 };
 
-absl::Status Refuse(const std::string& field, const std::string& why) {
+absl::Status RefuseSetting(const std::string& field, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", why));
 }
 
@@ -118,7 +118,8 @@ bool IsPrintable(const std::string& text) {
 absl::Status CheckNqn(const std::string& field, const std::string& nqn) {
   if (nqn.size() < 12 || nqn.size() >= kNqnBytes || nqn.compare(0, 4, "nqn.") != 0 ||
       !IsPrintable(nqn)) {
-    return Refuse(field, absl::StrCat("\"", nqn, "\" is no NQN: nqn.YYYY-MM.DOMAIN:NAME, at most ",
+    return RefuseSetting(field,
+                         absl::StrCat("\"", nqn, "\" is no NQN: nqn.YYYY-MM.DOMAIN:NAME, at most ",
                                       kNqnBytes - 1, " characters"));
   }
   return absl::OkStatus();
@@ -133,58 +134,60 @@ int DigitOf(char letter) {
 
 absl::Status CheckNamespace(const std::string& field, NamespaceConfig& config) {
   if (config.id() == 0 || config.id() > kMaxNamespaceId) {
-    return Refuse(field + ".id", absl::StrCat(config.id(), ": choose 1 to ", kMaxNamespaceId));
+    return RefuseSetting(field + ".id",
+                         absl::StrCat(config.id(), ": choose 1 to ", kMaxNamespaceId));
   }
   if (config.block_bytes() == 0) config.set_block_bytes(kDefaultBlockBytes);
   if (!std::has_single_bit(config.block_bytes()) || config.block_bytes() < 512 ||
       config.block_bytes() > kPageBytes) {
-    return Refuse(field + ".block_bytes",
-                  absl::StrCat(config.block_bytes(), ": choose 512, 1024, 2048 or 4096"));
+    return RefuseSetting(field + ".block_bytes",
+                         absl::StrCat(config.block_bytes(), ": choose 512, 1024, 2048 or 4096"));
   }
   if (!config.uuid().empty()) {
     const absl::Status status = ParseUuid(config.uuid()).status();
-    if (!status.ok()) return Refuse(field + ".uuid", std::string(status.message()));
+    if (!status.ok()) return RefuseSetting(field + ".uuid", std::string(status.message()));
   }
   switch (config.backing_case()) {
     case NamespaceConfig::kFile:
       if (config.file().path().empty() || config.file().path()[0] != '/') {
-        return Refuse(field + ".file.path",
-                      absl::StrCat("\"", config.file().path(), "\": an absolute path"));
+        return RefuseSetting(field + ".file.path",
+                             absl::StrCat("\"", config.file().path(), "\": an absolute path"));
       }
       return absl::OkStatus();
     case NamespaceConfig::kMemory:
       if (config.memory().bytes() == 0 || config.memory().bytes() % kPageBytes != 0) {
-        return Refuse(field + ".memory.bytes",
-                      absl::StrCat(config.memory().bytes(), ": a multiple of ", kPageBytes));
+        return RefuseSetting(field + ".memory.bytes",
+                             absl::StrCat(config.memory().bytes(), ": a multiple of ", kPageBytes));
       }
       return absl::OkStatus();
     case NamespaceConfig::BACKING_NOT_SET:
       break;
   }
-  return Refuse(field, "neither file nor memory: say where its blocks are");
+  return RefuseSetting(field, "neither file nor memory: say where its blocks are");
 }
 
 absl::Status CheckSubsystem(const std::string& field, SubsystemConfig& config) {
   BATON_RETURN_IF_ERROR(CheckNqn(field + ".nqn", config.nqn()));
   if (config.nqn() == kDiscoveryNqn) {
-    return Refuse(field + ".nqn", "discovery is there by itself: choose another name");
+    return RefuseSetting(field + ".nqn", "discovery is there by itself: choose another name");
   }
   if (config.serial().empty() || config.serial().size() > kSerialBytes ||
       !IsPrintable(config.serial())) {
-    return Refuse(field + ".serial", absl::StrCat("\"", config.serial(), "\": 1 to ", kSerialBytes,
-                                                  " printable characters"));
+    return RefuseSetting(field + ".serial", absl::StrCat("\"", config.serial(), "\": 1 to ",
+                                                         kSerialBytes, " printable characters"));
   }
   if (config.model().empty()) config.set_model("Baton nvmed");
   if (config.model().size() > kModelBytes || !IsPrintable(config.model())) {
-    return Refuse(field + ".model", absl::StrCat("\"", config.model(), "\": at most ", kModelBytes,
-                                                 " printable characters"));
+    return RefuseSetting(field + ".model", absl::StrCat("\"", config.model(), "\": at most ",
+                                                        kModelBytes, " printable characters"));
   }
   std::set<uint32_t> ids;
   for (int i = 0; i < config.namespaces_size(); ++i) {
     const std::string name = absl::StrCat(field, ".namespaces[", i, "]");
     BATON_RETURN_IF_ERROR(CheckNamespace(name, *config.mutable_namespaces(i)));
     if (!ids.insert(config.namespaces(i).id()).second) {
-      return Refuse(name + ".id", absl::StrCat(config.namespaces(i).id(), " is there twice"));
+      return RefuseSetting(name + ".id",
+                           absl::StrCat(config.namespaces(i).id(), " is there twice"));
     }
   }
   for (int i = 0; i < config.hosts_size(); ++i) {
@@ -198,37 +201,38 @@ absl::Status CheckQueues(TargetConfig& config) {
   if (!std::has_single_bit(config.queue_entries()) || config.queue_entries() < 32 ||
       config.queue_entries() > kMaxQueueEntries) {
     // Linux's admin queue has 32 entries.
-    return Refuse("queue_entries",
-                  absl::StrCat(config.queue_entries(), ": choose a power of two from 32 to ",
-                               kMaxQueueEntries));
+    return RefuseSetting("queue_entries",
+                         absl::StrCat(config.queue_entries(), ": choose a power of two from 32 to ",
+                                      kMaxQueueEntries));
   }
   if (config.io_queues() == 0) config.set_io_queues(kMaxIoQueues);
   if (config.io_queues() > kMaxIoQueues) {
-    return Refuse("io_queues", absl::StrCat(config.io_queues(), ": at most ", kMaxIoQueues));
+    return RefuseSetting("io_queues", absl::StrCat(config.io_queues(), ": at most ", kMaxIoQueues));
   }
   if (config.max_transfer_bytes() == 0) config.set_max_transfer_bytes(kDefaultMaxTransferBytes);
   if (!std::has_single_bit(config.max_transfer_bytes()) ||
       config.max_transfer_bytes() < 2 * kPageBytes ||
       config.max_transfer_bytes() > kMaxMaxTransferBytes) {
-    return Refuse("max_transfer_bytes",
-                  absl::StrCat(config.max_transfer_bytes(), ": choose a power of two from ",
-                               2 * kPageBytes, " to ", kMaxMaxTransferBytes));
+    return RefuseSetting("max_transfer_bytes",
+                         absl::StrCat(config.max_transfer_bytes(), ": choose a power of two from ",
+                                      2 * kPageBytes, " to ", kMaxMaxTransferBytes));
   }
   if (config.in_capsule_bytes() == 0) config.set_in_capsule_bytes(kDefaultInCapsuleBytes);
   if (config.in_capsule_bytes() % kPageBytes != 0 ||
       config.in_capsule_bytes() > kMaxInCapsuleBytes) {
-    return Refuse("in_capsule_bytes",
-                  absl::StrCat(config.in_capsule_bytes(), ": choose a multiple of ", kPageBytes,
-                               ", at most ", kMaxInCapsuleBytes));
+    return RefuseSetting("in_capsule_bytes",
+                         absl::StrCat(config.in_capsule_bytes(), ": choose a multiple of ",
+                                      kPageBytes, ", at most ", kMaxInCapsuleBytes));
   }
   if (config.io_threads() == 0) config.set_io_threads(kDefaultIoThreads);
   if (config.io_threads() > kMaxIoThreads) {
-    return Refuse("io_threads", absl::StrCat(config.io_threads(), ": at most ", kMaxIoThreads));
+    return RefuseSetting("io_threads",
+                         absl::StrCat(config.io_threads(), ": at most ", kMaxIoThreads));
   }
   if (config.host_timeout_ms() == 0) config.set_host_timeout_ms(kDefaultHostTimeoutMs);
   if (config.host_timeout_ms() > kMaxHostTimeoutMs) {
-    return Refuse("host_timeout_ms",
-                  absl::StrCat(config.host_timeout_ms(), ": at most ", kMaxHostTimeoutMs));
+    return RefuseSetting("host_timeout_ms",
+                         absl::StrCat(config.host_timeout_ms(), ": at most ", kMaxHostTimeoutMs));
   }
   return absl::OkStatus();
 }
@@ -236,18 +240,18 @@ absl::Status CheckQueues(TargetConfig& config) {
 absl::Status CompleteAndCheck(TargetConfig& config) {
   BATON_RETURN_IF_ERROR(CheckQueues(config));
   if (config.port() > 65535) {
-    return Refuse("port", absl::StrCat(config.port(), ": choose 1 to 65535"));
+    return RefuseSetting("port", absl::StrCat(config.port(), ": choose 1 to 65535"));
   }
-  if (config.subsystems_size() == 0) return Refuse("subsystems", "there are none");
+  if (config.subsystems_size() == 0) return RefuseSetting("subsystems", "there are none");
   if (static_cast<size_t>(config.subsystems_size()) > kMaxSubsystems) {
-    return Refuse("subsystems", absl::StrCat("more than ", kMaxSubsystems));
+    return RefuseSetting("subsystems", absl::StrCat("more than ", kMaxSubsystems));
   }
   std::set<std::string> names;
   for (int i = 0; i < config.subsystems_size(); ++i) {
     const std::string field = absl::StrCat("subsystems[", i, "]");
     BATON_RETURN_IF_ERROR(CheckSubsystem(field, *config.mutable_subsystems(i)));
     if (!names.insert(config.subsystems(i).nqn()).second) {
-      return Refuse(field + ".nqn", config.subsystems(i).nqn() + " is there twice");
+      return RefuseSetting(field + ".nqn", config.subsystems(i).nqn() + " is there twice");
     }
   }
   return absl::OkStatus();

@@ -18,9 +18,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr ScatterGather kBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
-                                      {0x99aabbccddeeff00, 0x40, 0x0badf00d},
-                                      {0x1000, 0, 0x77}};
+constexpr ScatterGather kReceiveBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
+                                             {0x99aabbccddeeff00, 0x40, 0x0badf00d},
+                                             {0x1000, 0, 0x77}};
 
 class ReceiveQueueTest : public ::testing::Test {
  protected:
@@ -38,8 +38,8 @@ class ReceiveQueueTest : public ::testing::Test {
 };
 
 TEST_F(ReceiveQueueTest, shouldWriteWhatLibmlx5Writes) {
-  ASSERT_TRUE(Post(11, {kBuffers, 1}).ok());
-  ASSERT_TRUE(Post(12, {kBuffers, 2}).ok());
+  ASSERT_TRUE(Post(11, {kReceiveBuffers, 1}).ok());
+  ASSERT_TRUE(Post(12, {kReceiveBuffers, 2}).ok());
   EXPECT_EQ(absl::BytesToHexString({reinterpret_cast<const char*>(memory_->receives), 64}),
             "00010203a1b2c3d41122334455667788"
             "00000000000001000000000000000000"
@@ -68,15 +68,15 @@ TEST_F(ReceiveQueueTest, shouldSayWhatIsQueuedLast) {
 TEST_F(ReceiveQueueTest, shouldBeReadAsItWasWritten) {
   for (size_t count = 0; count <= 2; ++count) {
     const uint32_t slot = queue_.queued() % kReceiveSlots;
-    ASSERT_TRUE(Post(1, {kBuffers, count}).ok());
+    ASSERT_TRUE(Post(1, {kReceiveBuffers, count}).ok());
     std::vector<ScatterGather> found(2);
     ASSERT_EQ(ReadReceive(memory_->receives + size_t{slot} * kReceiveBytes, kReceiveBytes,
                           absl::MakeSpan(found)),
               count);
     for (size_t i = 0; i < count; ++i) {
-      EXPECT_EQ(found[i].address, kBuffers[i].address);
-      EXPECT_EQ(found[i].length, kBuffers[i].length);
-      EXPECT_EQ(found[i].lkey, kBuffers[i].lkey);
+      EXPECT_EQ(found[i].address, kReceiveBuffers[i].address);
+      EXPECT_EQ(found[i].length, kReceiveBuffers[i].length);
+      EXPECT_EQ(found[i].lkey, kReceiveBuffers[i].lkey);
     }
   }
 }
@@ -84,15 +84,16 @@ TEST_F(ReceiveQueueTest, shouldBeReadAsItWasWritten) {
 TEST_F(ReceiveQueueTest, shouldTakeWhatItHasRoomForAndRefuseTheRest) {
   memory_->cursors.received = 0xfffe;
   StoreRecord(&memory_->records[MLX5_RCV_DBR], 0xfffe);
-  const std::vector<ReceiveRequest> requests(kReceiveSlots + 1, ReceiveRequest{5, {kBuffers, 1}});
+  const std::vector<ReceiveRequest> requests(kReceiveSlots + 1,
+                                             ReceiveRequest{5, {kReceiveBuffers, 1}});
   size_t posted = 0;
   const absl::Status full = queue_.Post(requests, &posted);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_EQ(posted, kReceiveSlots);
   EXPECT_EQ(queue_.queued(), kReceiveSlots - 2);  // 16 bits
   memory_->cursors.received = 0xffff;
-  EXPECT_TRUE(Post(6, {kBuffers, 1}).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(Post(7, kBuffers)));  // three, and room for two
+  EXPECT_TRUE(Post(6, {kReceiveBuffers, 1}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Post(7, kReceiveBuffers)));  // three, and room for two
 }
 
 constexpr QueuePairLayout kLayout = {kSendSlots, kReceiveSlots, kReceiveBytes};

@@ -55,9 +55,9 @@ class SendQueueTest : public ::testing::Test {
   std::unique_ptr<SendQueue> queue_;
 };
 
-constexpr ScatterGather kBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
-                                      {0x99aabbccddeeff00, 0x40, 0x0badf00d},
-                                      {0x1000, 0, 0x77}};
+constexpr ScatterGather kSendBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
+                                          {0x99aabbccddeeff00, 0x40, 0x0badf00d},
+                                          {0x1000, 0, 0x77}};
 const ScatterGather kInline[] = {{reinterpret_cast<uintptr_t>(kText), 30, 0},
                                  {reinterpret_cast<uintptr_t>(kText), 1, 0},
                                  {reinterpret_cast<uintptr_t>(kText), 36, 0}};
@@ -73,7 +73,7 @@ SendRequest Request(Opcode opcode, size_t buffers) {
   request.invalidate_rkey = 0x0f1e2d3c;
   request.remote_address = 0x0102030405060708;
   request.rkey = 0xdeadbeef;
-  request.sges = {kBuffers, buffers};
+  request.sges = {kSendBuffers, buffers};
   return request;
 }
 

@@ -82,10 +82,10 @@ TEST_F(SeenSlotsTest, shouldTakeARecordThatGoesBackOrTooFar) {
   EXPECT_FALSE(IsUnchanged(5));
 }
 
-constexpr ScatterGather kBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
-                                      {0x99aabbccddeeff00, 0x40, 0x0badf00d},
-                                      {0x1000, 0x20, 0x77},
-                                      {0x2000, 0x20, 0x77}};
+constexpr ScatterGather kSharedReceiveBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
+                                                   {0x99aabbccddeeff00, 0x40, 0x0badf00d},
+                                                   {0x1000, 0x20, 0x77},
+                                                   {0x2000, 0x20, 0x77}};
 
 class SharedReceiveQueueTest : public ::testing::Test {
  protected:
@@ -136,8 +136,8 @@ class SharedReceiveQueueTest : public ::testing::Test {
 
 // libmlx5 of rdma-core 44 wrote the same bytes.
 TEST_F(SharedReceiveQueueTest, shouldWriteWhatLibmlx5Writes) {
-  ASSERT_TRUE(Post(11, {kBuffers, 1}).ok());
-  ASSERT_TRUE(Post(12, {kBuffers, 3}).ok());
+  ASSERT_TRUE(Post(11, {kSharedReceiveBuffers, 1}).ok());
+  ASSERT_TRUE(Post(12, {kSharedReceiveBuffers, 3}).ok());
   EXPECT_EQ(
       absl::BytesToHexString({reinterpret_cast<const char*>(shared_.memory().slots), 48 + 64}),
       "00000001000000000000000000000000"
@@ -155,18 +155,18 @@ TEST_F(SharedReceiveQueueTest, shouldWriteWhatLibmlx5Writes) {
 
 TEST_F(SharedReceiveQueueTest, shouldBeReadAsItWasWritten) {
   for (size_t count = 0; count <= kSharedBuffers; ++count) {
-    ASSERT_TRUE(Post(1, {kBuffers, count}).ok());
+    ASSERT_TRUE(Post(1, {kSharedReceiveBuffers, count}).ok());
     const auto taken = shared_.Take();
     ASSERT_TRUE(taken.ok() && taken->has_value()) << taken.status();
     EXPECT_EQ((*taken)->slot, count);
     ASSERT_EQ((*taken)->sge_count, count);
     for (size_t i = 0; i < count; ++i) {
-      EXPECT_EQ(shared_.buffers[i].address, kBuffers[i].address);
-      EXPECT_EQ(shared_.buffers[i].length, kBuffers[i].length);
-      EXPECT_EQ(shared_.buffers[i].lkey, kBuffers[i].lkey);
+      EXPECT_EQ(shared_.buffers[i].address, kSharedReceiveBuffers[i].address);
+      EXPECT_EQ(shared_.buffers[i].length, kSharedReceiveBuffers[i].length);
+      EXPECT_EQ(shared_.buffers[i].lkey, kSharedReceiveBuffers[i].lkey);
     }
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(Post(7, kBuffers)));  // four, and room for three
+  EXPECT_TRUE(absl::IsInvalidArgument(Post(7, kSharedReceiveBuffers)));  // four, and room for three
 }
 
 TEST_F(SharedReceiveQueueTest, shouldSayWhichAreQueued) {
@@ -202,27 +202,29 @@ TEST_F(SharedReceiveQueueTest, shouldRefuseToSayWhatMakesNoSense) {
 
 // A segment of length 0 would be one of 2 GiB.
 TEST_F(SharedReceiveQueueTest, shouldLeaveOutBuffersWithoutBytes) {
-  const ScatterGather sges[] = {{0x1000, 0, 5}, kBuffers[1]};
+  const ScatterGather sges[] = {{0x1000, 0, 5}, kSharedReceiveBuffers[1]};
   ASSERT_TRUE(Post(1, sges).ok());
   const auto taken = shared_.Take();
   ASSERT_TRUE(taken.ok() && taken->has_value());
   ASSERT_EQ((*taken)->sge_count, 1u);
-  EXPECT_EQ(shared_.buffers[0].address, kBuffers[1].address);
+  EXPECT_EQ(shared_.buffers[0].address, kSharedReceiveBuffers[1].address);
 }
 
 TEST_F(SharedReceiveQueueTest, shouldLeaveOneSlotUnposted) {
-  const std::vector<ReceiveRequest> requests(kSharedSlots, ReceiveRequest{5, {kBuffers, 1}});
+  const std::vector<ReceiveRequest> requests(kSharedSlots,
+                                             ReceiveRequest{5, {kSharedReceiveBuffers, 1}});
   size_t posted = 0;
   const absl::Status full = driver_->receives.PostReceive(requests, &posted);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_EQ(posted, kSharedSlots - 1);
   EXPECT_EQ(driver_->receives.receives_queued(), kSharedSlots - 1);
   EXPECT_EQ(shared_.TakeAll().size(), kSharedSlots - 1);
-  EXPECT_TRUE(absl::IsResourceExhausted(Post(6, {kBuffers, 1})));  // taken, and not completed
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(Post(6, {kSharedReceiveBuffers, 1})));  // taken, and not completed
   ASSERT_TRUE(shared_.Complete(0, 3));
   EXPECT_EQ(One(0).wr_id, 5u);
-  EXPECT_TRUE(Post(6, {kBuffers, 1}).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(Post(6, {kBuffers, 1})));
+  EXPECT_TRUE(Post(6, {kSharedReceiveBuffers, 1}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Post(6, {kSharedReceiveBuffers, 1})));
 }
 
 TEST_F(SharedReceiveQueueTest, shouldPostSlotsInTheOrderInWhichTheyWereFreed) {

@@ -142,7 +142,7 @@ struct Told {
   int connection;
 };
 
-class Listener : public EngineListener {
+class TextListener : public EngineListener {
  public:
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int,
                int connection) override {
@@ -220,7 +220,7 @@ class DeviceEvents : public ::testing::Test {
   }
 
   TellingDevice device;
-  Listener listener;
+  TextListener listener;
   arena::Arena arena = arena::Arena::Create(TestShape(2), "kv").value();
   std::unique_ptr<Engine> engine;
   std::array<RawPeer, 2> peers;

@@ -22,7 +22,7 @@
 namespace baton::driver_process {
 namespace {
 
-constexpr uint64_t kSecondNs = 1'000'000'000;
+constexpr uint64_t kNsPerSecond = 1'000'000'000;
 
 TEST(PostBudgetTest, shouldLetEverythingPassWithoutARate) {
   PostBudget budget(0, 0, 1, 5);
@@ -35,32 +35,32 @@ TEST(PostBudgetTest, shouldBeginWithATenthOfASecond) {
   budget.Take(0, 9);
   EXPECT_EQ(budget.NanosecondsToWait(0, 0), 0u);
   budget.Take(0, 1);
-  EXPECT_EQ(budget.NanosecondsToWait(0, 0), kSecondNs / 100);
-  EXPECT_EQ(budget.NanosecondsToWait(0, kSecondNs / 100), 0u);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 0), kNsPerSecond / 100);
+  EXPECT_EQ(budget.NanosecondsToWait(0, kNsPerSecond / 100), 0u);
   // However long nobody posts.
-  EXPECT_EQ(budget.NanosecondsToWait(0, 1000 * kSecondNs), 0u);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 1000 * kNsPerSecond), 0u);
   budget.Take(0, 10);
-  EXPECT_NE(budget.NanosecondsToWait(0, 1000 * kSecondNs), 0u);
+  EXPECT_NE(budget.NanosecondsToWait(0, 1000 * kNsPerSecond), 0u);
 }
 
 TEST(PostBudgetTest, shouldLetALargeTransactionPassAndHoldBackWhatFollows) {
   PostBudget budget(10, 0, 1, 0);
   budget.Take(0, 6);  // with one in the bucket
-  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 6 * kSecondNs / 10);
-  EXPECT_NE(budget.NanosecondsToWait(0, kSecondNs / 2), 0u);
-  EXPECT_EQ(budget.NanosecondsToWait(0, 6 * kSecondNs / 10), 0u);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 6 * kNsPerSecond / 10);
+  EXPECT_NE(budget.NanosecondsToWait(0, kNsPerSecond / 2), 0u);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 6 * kNsPerSecond / 10), 0u);
 }
 
 TEST(PostBudgetTest, shouldHoldNobodyBackForMuchMoreThanASecond) {
   PostBudget budget(10, 0, 1, 0);
   for (int i = 0; i < 100; ++i) budget.Take(0, 4096);
-  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 11 * kSecondNs / 10);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 11 * kNsPerSecond / 10);
 }
 
 TEST(PostBudgetTest, shouldCountForTheWorkerAndForTheService) {
   PostBudget budget(100, 10, 2, 0);
   budget.Take(0, 2);
-  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 2 * kSecondNs / 10);
+  EXPECT_EQ(budget.NanosecondsToWait(0, 0), 2 * kNsPerSecond / 10);
   EXPECT_EQ(budget.NanosecondsToWait(1, 0), 0u);
   budget.Refill(0, 0);
   EXPECT_EQ(budget.NanosecondsToWait(0, 0), 0u);
@@ -109,7 +109,7 @@ class PostRateTest : public ::testing::Test, private EngineListener {
     return engine->counters(0).receives_posted;
   }
 
-  uint64_t now = kSecondNs;
+  uint64_t now = kNsPerSecond;
   arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
   std::unique_ptr<verbs::Device> device = verbs::soft::CreateSoftDevice({}).value();
   std::unique_ptr<Engine> engine;
@@ -136,7 +136,7 @@ TEST_F(PostRateTest, shouldHaveWaitWhatIsMoreAndLoseNothing) {
   EXPECT_EQ(Posted(), 4u);
   EXPECT_TRUE(engine->BeginSleep());  // nobody is busy with what waits
   engine->EndSleep();
-  now += kSecondNs * 4 / 10;
+  now += kNsPerSecond * 4 / 10;
   EXPECT_FALSE(engine->BeginSleep());
   engine->EndSleep();
   EXPECT_EQ(Posted(), 8u);

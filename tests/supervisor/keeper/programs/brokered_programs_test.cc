@@ -24,8 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kEndTimeoutMs = 20'000;
-
 // Knows one order: to hold.
 class HoldingDriverClient final : public DriverClient {
  public:
@@ -62,6 +60,7 @@ class BrokeredProgramsTest : public ::testing::Test {
     return programs_->Start(program);
   }
   std::string AwaitEnd(const StartedProgram& started) {
+    constexpr int kEndTimeoutMs = 20'000;
     pollfd end = {started.pidfd.get(), POLLIN, 0};
     EXPECT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
     return driver_process::ReapProgram(started.pidfd.get());

@@ -6,14 +6,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/examples/filed/text_bytes.h"
 #include "worker/examples/filed/get_progress.h"
 
 namespace baton::filed {
 namespace {
-
-absl::Span<const uint8_t> BytesOf(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
 
 DecodedRequest SomeRequest() {
   DecodedRequest request = {{}, "a/b", "c"};

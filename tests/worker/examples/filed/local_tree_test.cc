@@ -14,13 +14,10 @@
 #include "tests/harness/expectations.h"
 #include "tests/harness/file_content.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/worker/examples/filed/text_bytes.h"
 
 namespace baton::filed {
 namespace {
-
-absl::Span<const uint8_t> BytesOf(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
 
 FileInfo InfoOf(uint64_t size, int64_t mtime_ns) {
   FileInfo info = {};

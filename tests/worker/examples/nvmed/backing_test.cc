@@ -28,7 +28,7 @@ using harness::TempDirectory;
 using testing::HasSubstr;
 
 constexpr uint32_t kBlock = 512;
-constexpr uint32_t kPage = 4096;
+constexpr uint32_t kPageBytes = 4096;
 
 class BackingTest : public testing::Test {
  protected:
@@ -67,7 +67,7 @@ class BackingTest : public testing::Test {
   std::mt19937 random_{seed_};
 };
 
-void ExpectRefusal(const FileOptions& options, absl::StatusCode code, const std::string& why) {
+void ExpectFileRefused(const FileOptions& options, absl::StatusCode code, const std::string& why) {
   const auto backing = OpenFile(options);
   ASSERT_EQ(backing.status().code(), code) << backing.status();
   EXPECT_THAT(std::string(backing.status().message()), HasSubstr(why));
@@ -78,7 +78,7 @@ void BackingTest::CompareWithModel(Backing& backing, uint32_t unit, bool holes_a
   SCOPED_TRACE(testing::Message() << "seed " << seed_);
   std::vector<uint8_t> model = Scribble(backing);
   // Data lie anywhere: those of a capsule are behind its command.
-  std::vector<uint8_t> memory(backing.bytes() + kPage);
+  std::vector<uint8_t> memory(backing.bytes() + kPageBytes);
   const uint64_t units = backing.bytes() / unit;
   for (int round = 0; round < 600; ++round) {
     const uint64_t first = random_() % units;
@@ -86,7 +86,7 @@ void BackingTest::CompareWithModel(Backing& backing, uint32_t unit, bool holes_a
     const uint64_t length = (1 + random_() % std::min<uint64_t>(units - first, 40)) * unit;
     const auto begin = model.begin() + static_cast<ptrdiff_t>(offset);
     const auto end = begin + static_cast<ptrdiff_t>(length);
-    const absl::Span<uint8_t> data(memory.data() + random_() % kPage, length);
+    const absl::Span<uint8_t> data(memory.data() + random_() % kPageBytes, length);
     const bool through = random_() % 4 == 0;
     switch (random_() % 5) {
       case 0:
@@ -137,13 +137,13 @@ TEST_F(BackingTest, shouldDoWithAFileWhatItSays) {
 }
 
 TEST_F(BackingTest, shouldDoTheSamePastThePageCache) {
-  const std::string path = MakeFile(80 * kPage);
+  const std::string path = MakeFile(80 * kPageBytes);
   if (const FileDescriptor probe(open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)); !probe) {
     GTEST_SKIP() << "the file system of /tmp has no direct I/O";
   }
-  const auto backing = Open({.path = path, .direct = true, .block_bytes = kPage});
+  const auto backing = Open({.path = path, .direct = true, .block_bytes = kPageBytes});
   ASSERT_NE(backing, nullptr);
-  CompareWithModel(*backing, kPage, true);
+  CompareWithModel(*backing, kPageBytes, true);
 }
 
 TEST_F(BackingTest, shouldKeepWhatWasWrittenForWhoeverOpensTheFileNext) {
@@ -156,7 +156,7 @@ TEST_F(BackingTest, shouldKeepWhatWasWrittenForWhoeverOpensTheFileNext) {
 }
 
 TEST_F(BackingTest, shouldGiveSpaceBackOnlyWhereItIsAsked) {
-  const std::string path = MakeFile(64 * kPage);
+  const std::string path = MakeFile(64 * kPageBytes);
   const auto backing = Open({.path = path});
   const auto space = [&] {
     struct stat status = {};
@@ -166,13 +166,13 @@ TEST_F(BackingTest, shouldGiveSpaceBackOnlyWhereItIsAsked) {
   Scribble(*backing);
   EXPECT_EQ(backing->Flush(), 0);
   const uint64_t all = space();
-  ASSERT_GE(all, 64u * kPage);
-  EXPECT_EQ(backing->WriteZeroes(0, 32 * kPage, false, true), 0);
+  ASSERT_GE(all, 64u * kPageBytes);
+  EXPECT_EQ(backing->WriteZeroes(0, 32 * kPageBytes, false, true), 0);
   EXPECT_EQ(space(), all);
-  EXPECT_EQ(backing->WriteZeroes(0, 16 * kPage, true, true), 0);
-  EXPECT_LE(space(), all - 16 * kPage);
-  EXPECT_EQ(backing->Deallocate(16 * kPage, 16 * kPage), 0);
-  EXPECT_LE(space(), all - 32 * kPage);
+  EXPECT_EQ(backing->WriteZeroes(0, 16 * kPageBytes, true, true), 0);
+  EXPECT_LE(space(), all - 16 * kPageBytes);
+  EXPECT_EQ(backing->Deallocate(16 * kPageBytes, 16 * kPageBytes), 0);
+  EXPECT_LE(space(), all - 32 * kPageBytes);
 }
 
 TEST_F(BackingTest, shouldNotWriteWhatIsReadOnly) {
@@ -203,18 +203,18 @@ TEST_F(BackingTest, shouldFailToReadWhatHasBeenCutOff) {
 }
 
 TEST_F(BackingTest, shouldSayThatAFileMayNotGrow) {
-  const std::string path = MakeFile(8 * kPage);
+  const std::string path = MakeFile(8 * kPageBytes);
   const auto backing = Open({.path = path});
-  std::vector<uint8_t> data(8 * kPage, 7);
+  std::vector<uint8_t> data(8 * kPageBytes, 7);
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit limit = before;
-  limit.rlim_cur = 4 * kPage;
+  limit.rlim_cur = 4 * kPageBytes;
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  const int beyond = backing->Write(4 * kPage, {data.data(), kPage}, false);
-  const int across = backing->Write(3 * kPage, {data.data(), 2 * kPage}, false);
-  const int within = backing->Write(0, {data.data(), kPage}, false);
+  const int beyond = backing->Write(4 * kPageBytes, {data.data(), kPageBytes}, false);
+  const int across = backing->Write(3 * kPageBytes, {data.data(), 2 * kPageBytes}, false);
+  const int within = backing->Write(0, {data.data(), kPageBytes}, false);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, handler);
   EXPECT_EQ(beyond, EFBIG);
@@ -223,30 +223,30 @@ TEST_F(BackingTest, shouldSayThatAFileMayNotGrow) {
 }
 
 TEST_F(BackingTest, shouldRefuseSizesThatAreNoBlocks) {
-  ExpectRefusal({.path = MakeFile(0)}, absl::StatusCode::kInvalidArgument, "has 0 bytes");
-  ExpectRefusal({.path = MakeFile(511)}, absl::StatusCode::kInvalidArgument, "has 511 bytes");
-  ExpectRefusal({.path = MakeFile(5 * 512), .block_bytes = 1024},
-                absl::StatusCode::kInvalidArgument,
-                "has 2560 bytes, not a multiple of block_bytes, 1024");
+  ExpectFileRefused({.path = MakeFile(0)}, absl::StatusCode::kInvalidArgument, "has 0 bytes");
+  ExpectFileRefused({.path = MakeFile(511)}, absl::StatusCode::kInvalidArgument, "has 511 bytes");
+  ExpectFileRefused({.path = MakeFile(5 * 512), .block_bytes = 1024},
+                    absl::StatusCode::kInvalidArgument,
+                    "has 2560 bytes, not a multiple of block_bytes, 1024");
   EXPECT_EQ(Open({.path = MakeFile(4 * 512), .block_bytes = 1024})->bytes(), 2048u);
 }
 
 TEST_F(BackingTest, shouldRefuseWhatIsNoFile) {
-  ExpectRefusal({.path = directory_.File("none")}, absl::StatusCode::kNotFound,
-                "No such file or directory");
-  ExpectRefusal({.path = directory_.path(), .read_only = true}, absl::StatusCode::kInvalidArgument,
-                "neither a file nor a block device");
-  ExpectRefusal({.path = directory_.path()}, absl::StatusCode::kInvalidArgument,
-                "neither a file nor a block device");
-  ExpectRefusal({.path = "/dev/zero"}, absl::StatusCode::kInvalidArgument,
-                "neither a file nor a block device");
+  ExpectFileRefused({.path = directory_.File("none")}, absl::StatusCode::kNotFound,
+                    "No such file or directory");
+  ExpectFileRefused({.path = directory_.path(), .read_only = true},
+                    absl::StatusCode::kInvalidArgument, "neither a file nor a block device");
+  ExpectFileRefused({.path = directory_.path()}, absl::StatusCode::kInvalidArgument,
+                    "neither a file nor a block device");
+  ExpectFileRefused({.path = "/dev/zero"}, absl::StatusCode::kInvalidArgument,
+                    "neither a file nor a block device");
   // Opening it for reading would wait for somebody who writes.
   const std::string pipe = directory_.File("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  ExpectRefusal({.path = pipe, .read_only = true}, absl::StatusCode::kInvalidArgument,
-                "neither a file nor a block device");
-  ExpectRefusal({.path = pipe}, absl::StatusCode::kInvalidArgument,
-                "neither a file nor a block device");
+  ExpectFileRefused({.path = pipe, .read_only = true}, absl::StatusCode::kInvalidArgument,
+                    "neither a file nor a block device");
+  ExpectFileRefused({.path = pipe}, absl::StatusCode::kInvalidArgument,
+                    "neither a file nor a block device");
 }
 
 // Files of the kernel's, for one, are of size 0, and cannot be opened past the page cache.

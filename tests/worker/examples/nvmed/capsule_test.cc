@@ -13,7 +13,7 @@
 namespace baton::nvmed {
 namespace {
 
-using Kind = DataPointer::Kind;
+using DataKind = DataPointer::Kind;
 
 constexpr CapsuleLimits kAdmin = {true, 0, 128 << 10};
 constexpr CapsuleLimits kIo = {false, 8192, 128 << 10};
@@ -45,7 +45,7 @@ void ExpectRefusal(const std::vector<uint8_t>& bytes, const CapsuleLimits& limit
   const auto capsule = Parse(bytes, limits);
   ASSERT_TRUE(capsule.ok()) << capsule.status();
   EXPECT_EQ(capsule->status, status) << std::hex << static_cast<uint16_t>(capsule->status);
-  EXPECT_EQ(capsule->data.kind, Kind::kNone);
+  EXPECT_EQ(capsule->data.kind, DataKind::kNone);
   EXPECT_EQ(capsule->data.length, 0u);
   EXPECT_EQ(capsule->command.cid, bytes[2] | bytes[3] << 8);  // it can be answered
 }
@@ -68,7 +68,7 @@ TEST(CapsuleTest, shouldTakeConnectOfTheAdminQueue) {
                                  kAdmin);
   EXPECT_EQ(FabricsTypeOf(capsule.command), FabricsType::kConnect);
   EXPECT_EQ(capsule.command.cid, 0x1e);
-  EXPECT_EQ(capsule.data.kind, Kind::kKeyed);
+  EXPECT_EQ(capsule.data.kind, DataKind::kKeyed);
   EXPECT_EQ(capsule.data.length, 1024u);
   EXPECT_EQ(capsule.data.address, 0x0605c400u);
   EXPECT_EQ(capsule.data.key, 0x0000010du);
@@ -86,7 +86,7 @@ TEST(CapsuleTest, shouldTakeConnectOfAnIoQueueInItsCapsule) {
           "00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00");
   bytes.resize(bytes.size() + sizeof(ConnectData));
   const Capsule capsule = Accept(bytes, kIo);
-  EXPECT_EQ(capsule.data.kind, Kind::kInCapsule);
+  EXPECT_EQ(capsule.data.kind, DataKind::kInCapsule);
   EXPECT_EQ(capsule.data.offset, 64u);
   EXPECT_EQ(capsule.data.length, 1024u);
   EXPECT_FALSE(capsule.data.invalidate_key);
@@ -98,7 +98,7 @@ TEST(CapsuleTest, shouldTakeIdentify) {
                                      "00 10 00 02 01 00 00 4f  01 00 00 00 00 00 00 00"
                                      "00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00"),
                                  kAdmin);
-  EXPECT_EQ(capsule.data.kind, Kind::kKeyed);
+  EXPECT_EQ(capsule.data.kind, DataKind::kKeyed);
   EXPECT_EQ(capsule.data.length, 4096u);
   EXPECT_EQ(capsule.data.address, 0xffffff8000001000u);
   EXPECT_EQ(DirectionOf(capsule.command), DataDirection::kToHost);
@@ -113,7 +113,7 @@ TEST(CapsuleTest, shouldTakeAWriteInItsCapsule) {
           "07 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00");
   bytes.resize(64 + 4096);
   const Capsule capsule = Accept(bytes, kIo);
-  EXPECT_EQ(capsule.data.kind, Kind::kInCapsule);
+  EXPECT_EQ(capsule.data.kind, DataKind::kInCapsule);
   EXPECT_EQ(capsule.data.offset, 64u);
   EXPECT_EQ(capsule.data.length, 4096u);
   EXPECT_EQ(DataLength(capsule.command, false, 9), 4096u);
@@ -157,7 +157,7 @@ TEST(CapsuleTest, shouldFindNoDataInWhatHasNone) {
   for (const Case& c : cases) {
     const std::string tail = " 00 00 00 00 00 00 00 00";
     const Capsule capsule = Accept(Hex(absl::StrCat(c.begin, middle, c.end, tail)), c.limits);
-    EXPECT_EQ(capsule.data.kind, Kind::kNone) << c.begin;
+    EXPECT_EQ(capsule.data.kind, DataKind::kNone) << c.begin;
     EXPECT_EQ(DataLength(capsule.command, c.limits.admin_queue, 9), 0u) << c.begin;
   }
 }
@@ -193,7 +193,7 @@ TEST(CapsuleTest, shouldRefuseDataPointersThatAreNoSgls) {
     ExpectRefusal(bytes, kIo, StatusCode::kInvalidField);
   }
   bytes[1] = 0x80;
-  EXPECT_EQ(Accept(bytes, kIo).data.kind, Kind::kKeyed);
+  EXPECT_EQ(Accept(bytes, kIo).data.kind, DataKind::kKeyed);
 }
 
 TEST(CapsuleTest, shouldNotLookAtTheReservedFlagsOfFabricsCommands) {
@@ -240,7 +240,7 @@ TEST(CapsuleTest, shouldTakeDataUpToTheEndOfTheCapsule) {
             8192u);
   const DataPointer last =
       Accept(CapsuleOf(IoOpcode::kWrite, InCapsuleSgl(7680, 512), 8192), kIo).data;
-  EXPECT_EQ(last.kind, Kind::kInCapsule);
+  EXPECT_EQ(last.kind, DataKind::kInCapsule);
   EXPECT_EQ(last.offset, 64u + 7680);
   EXPECT_EQ(last.length, 512u);
 }
@@ -301,15 +301,15 @@ TEST(CapsuleTest, shouldNotLookAtThePointerOfWhatIsUnknownOrHasNoData) {
   SglDescriptor broken;
   std::memset(&broken, 0xff, sizeof(broken));
   for (const uint8_t opcode : {0x00, 0x04, 0x08, 0x03, 0x07, 0x0e, 0x91, 0xff}) {
-    EXPECT_EQ(Accept(CapsuleOf(opcode, broken), kIo).data.kind, Kind::kNone) << int{opcode};
+    EXPECT_EQ(Accept(CapsuleOf(opcode, broken), kIo).data.kind, DataKind::kNone) << int{opcode};
   }
 }
 
 TEST(CapsuleTest, shouldFindNoDataInAPointerOfLengthZero) {
   EXPECT_EQ(Accept(CapsuleOf(IoOpcode::kRead, KeyedSgl(99, 0, 1, true)), kIo).data.kind,
-            Kind::kNone);
+            DataKind::kNone);
   EXPECT_EQ(Accept(CapsuleOf(IoOpcode::kWrite, InCapsuleSgl(8192, 0), 8192), kIo).data.kind,
-            Kind::kNone);
+            DataKind::kNone);
 }
 
 // --- Lengths
@@ -407,7 +407,7 @@ TEST(CapsuleTest, shouldTellWhereDataGo) {
 
 TEST(CapsuleTest, shouldCheckThatThePointerNamesEnough) {
   DataPointer data;
-  data.kind = Kind::kKeyed;
+  data.kind = DataKind::kKeyed;
   data.length = 4096;
   EXPECT_EQ(CheckDataLength(data, 4096, kIo), StatusCode::kSuccess);
   EXPECT_EQ(CheckDataLength(data, 512, kIo), StatusCode::kSuccess);

@@ -18,7 +18,7 @@ using testing::ElementsAreArray;
 
 using Bytes = std::vector<uint8_t>;
 
-SubsystemDescription Subsystem() {
+SubsystemDescription ASubsystem() {
   SubsystemDescription subsystem;
   subsystem.nqn = "nqn.2026-01.example:disk";
   subsystem.serial = "B4T0N";
@@ -37,7 +37,7 @@ ControllerDescription Controller() {
   return controller;
 }
 
-NamespaceDescription Namespace() {
+NamespaceDescription ANamespace() {
   NamespaceDescription description;
   description.nsid = 1;
   description.block_count = 0x0000010203040506;
@@ -66,7 +66,7 @@ std::string TextAt(const T& data, size_t offset, size_t length) {
 // ---------------------------------------------------------------------------------
 
 template <typename Description, typename Change>
-void ExpectRefusal(Description description, Change change, const std::string& field) {
+void ExpectFieldRefused(Description description, Change change, const std::string& field) {
   EXPECT_TRUE(Validate(description).ok()) << Validate(description);
   change(description);
   const absl::Status status = Validate(description);
@@ -76,68 +76,68 @@ void ExpectRefusal(Description description, Change change, const std::string& fi
 
 TEST(IdentifyTest, shouldRefuseSubsystemsThatCannotBeTold) {
   using S = SubsystemDescription;
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.nqn = ""; }, "nqn");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.nqn = "disk"; }, "nqn");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.nqn = "nqn." + std::string(220, 'a'); }, "nqn");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.nqn = std::string("nqn.a\0b", 7); }, "nqn");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.nqn = "nqn.\xff"; }, "nqn");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.serial = std::string(21, '1'); }, "serial");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.model = "a\nb"; }, "model");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.firmware = "123456789"; }, "firmware");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.max_nsid = 0; }, "max_nsid");
-  ExpectRefusal(
-      Subsystem(), [](S& s) { s.max_nsid = kAllNamespaces; }, "max_nsid");
-  SubsystemDescription longest = Subsystem();
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.nqn = ""; }, "nqn");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.nqn = "disk"; }, "nqn");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.nqn = "nqn." + std::string(220, 'a'); }, "nqn");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.nqn = std::string("nqn.a\0b", 7); }, "nqn");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.nqn = "nqn.\xff"; }, "nqn");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.serial = std::string(21, '1'); }, "serial");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.model = "a\nb"; }, "model");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.firmware = "123456789"; }, "firmware");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.max_nsid = 0; }, "max_nsid");
+  ExpectFieldRefused(
+      ASubsystem(), [](S& s) { s.max_nsid = kAllNamespaces; }, "max_nsid");
+  SubsystemDescription longest = ASubsystem();
   longest.nqn = "nqn." + std::string(219, 'a');
   EXPECT_TRUE(Validate(longest).ok());
 }
 
 TEST(IdentifyTest, shouldRefuseNamespacesThatCannotBeTold) {
   using N = NamespaceDescription;
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.nsid = 0; }, "nsid");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.nsid = kAllNamespaces; }, "nsid");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.block_shift = 8; }, "block_shift");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.block_shift = 17; }, "block_shift");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.block_count = 0; }, "block_count");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.block_count = uint64_t{1} << 52; }, "block_count");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.uuid = n.nguid = {}, n.eui64 = {}; }, "uuid");
-  ExpectRefusal(
-      Namespace(), [](N& n) { n.preferred_write_blocks = 65537; }, "preferred_write_blocks");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.nsid = 0; }, "nsid");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.nsid = kAllNamespaces; }, "nsid");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.block_shift = 8; }, "block_shift");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.block_shift = 17; }, "block_shift");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.block_count = 0; }, "block_count");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.block_count = uint64_t{1} << 52; }, "block_count");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.uuid = n.nguid = {}, n.eui64 = {}; }, "uuid");
+  ExpectFieldRefused(
+      ANamespace(), [](N& n) { n.preferred_write_blocks = 65537; }, "preferred_write_blocks");
 }
 
 TEST(IdentifyTest, shouldRefuseControllersThatCannotBeTold) {
   using C = ControllerDescription;
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.cntlid = 0xfff0; }, "cntlid");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.version = Version(1, 2, 0); }, "version");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.max_commands = 1; }, "max_commands");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.mdts = 13; }, "mdts");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.ioccsz = 3; }, "ioccsz");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.ioccsz = 0x10001; }, "ioccsz");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.iorcsz = 0; }, "iorcsz");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Controller(), [](C& c) { c.kas = 0; }, "kas");
 }
 
@@ -158,7 +158,7 @@ TEST(IdentifyTest, shouldLimitCapsulesAsItSays) {
 // -------------------------------------------------------------------------------------
 
 TEST(IdentifyTest, shouldDescribeTheController) {
-  const IdentifyController data = BuildIdentifyController(Subsystem(), Controller());
+  const IdentifyController data = BuildIdentifyController(ASubsystem(), Controller());
   EXPECT_EQ(TextAt(data, 4, 20), "B4T0N" + std::string(15, ' '));
   EXPECT_EQ(TextAt(data, 24, 40), "Baton nvmed" + std::string(29, ' '));
   EXPECT_EQ(TextAt(data, 64, 8), "1.0     ");
@@ -181,21 +181,21 @@ TEST(IdentifyTest, shouldDescribeTheController) {
 TEST(IdentifyTest, shouldTellWhatTheControllerCan) {
   ControllerDescription controller = Controller();
   controller.compare = true;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).oncs, 0x01);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).oncs, 0x01);
   controller.deallocate = true;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).oncs, 0x05);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).oncs, 0x05);
   controller.write_zeroes = true;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).oncs, 0x0d);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).oncs, 0x0d);
   controller.volatile_write_cache = true;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).vwc, 0x05);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).vwc, 0x05);
   controller.traffic_keep_alive = true;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).ctratt, 0x41u);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).ctratt, 0x41u);
   controller.ioccsz = 4;
-  EXPECT_EQ(BuildIdentifyController(Subsystem(), controller).sgls, 0x00040005u);
+  EXPECT_EQ(BuildIdentifyController(ASubsystem(), controller).sgls, 0x00040005u);
 }
 
 TEST(IdentifyTest, shouldDescribeADiscoveryController) {
-  SubsystemDescription subsystem = Subsystem();
+  SubsystemDescription subsystem = ASubsystem();
   subsystem.nqn = kDiscoveryNqn;
   ControllerDescription controller;
   controller.is_discovery = true;
@@ -236,7 +236,7 @@ TEST(IdentifyTest, shouldDescribeTheCommandSet) {
 }
 
 TEST(IdentifyTest, shouldDescribeNamespaces) {
-  NamespaceDescription description = Namespace();
+  NamespaceDescription description = ANamespace();
   const IdentifyNamespace data = BuildIdentifyNamespace(description);
   const Bytes count = Hex("06 05 04 03 02 01 00 00");
   for (const size_t offset : {0, 8, 16}) EXPECT_EQ(At(data, offset, 8), count);
@@ -252,7 +252,7 @@ TEST(IdentifyTest, shouldDescribeNamespaces) {
 }
 
 TEST(IdentifyTest, shouldTellWhatNamespacesCan) {
-  NamespaceDescription description = Namespace();
+  NamespaceDescription description = ANamespace();
   description.shared = false;
   description.write_protected = true;
   description.write_zeroes = true;
@@ -287,7 +287,7 @@ TEST(IdentifyTest, shouldListNamespaces) {
 }
 
 TEST(IdentifyTest, shouldListTheIdentifiersOfANamespace) {
-  const auto all = BuildNamespaceDescriptors(Namespace());
+  const auto all = BuildNamespaceDescriptors(ANamespace());
   const Bytes expected =
       Hex("01 08 00 00 50 51 52 53 54 55 56 57"
           "02 10 00 00 30 31 32 33 34 35 36 37 38 39 3a 3b 3c 3d 3e 3f"
@@ -296,7 +296,7 @@ TEST(IdentifyTest, shouldListTheIdentifiersOfANamespace) {
   EXPECT_THAT(Bytes(all.begin(), all.begin() + static_cast<ptrdiff_t>(expected.size())),
               ElementsAreArray(expected));
 
-  NamespaceDescription description = Namespace();
+  NamespaceDescription description = ANamespace();
   description.eui64 = {};
   description.nguid = {};
   const auto one = BuildNamespaceDescriptors(description);
@@ -385,7 +385,7 @@ TEST(IdentifyTest, shouldTellItsHealth) {
 }
 
 TEST(IdentifyTest, shouldTellItsFirmware) {
-  const FirmwareSlotLog log = BuildFirmwareSlotLog(Subsystem());
+  const FirmwareSlotLog log = BuildFirmwareSlotLog(ASubsystem());
   EXPECT_EQ(ToBytes(log)[0], 1);
   EXPECT_EQ(TextAt(log, 8, 8), "1.0     ");
   EXPECT_THAT(At(log, 16, 496), Each(0));
@@ -480,17 +480,17 @@ TEST(IdentifyTest, shouldTellWhatCanBeDiscovered) {
 
 TEST(IdentifyTest, shouldRefuseEntriesThatCannotBeTold) {
   using D = DiscoveryDescription;
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.subnqn = "disk"; }, "subnqn");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.traddr = ""; }, "traddr");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.traddr = std::string(256, '1'); }, "traddr");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.trsvcid = ""; }, "trsvcid");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.trsvcid = std::string(32, '1'); }, "trsvcid");
-  ExpectRefusal(
+  ExpectFieldRefused(
       Entry(), [](D& d) { d.max_admin_queue_entries = 31; }, "max_admin_queue_entries");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using Kind = IoWork::Kind;
+using WorkKind = IoWork::Kind;
 
 constexpr uint64_t kBlocks = 1000;
 
@@ -139,7 +139,7 @@ constexpr IoOpcode kWithBlocks[] = {IoOpcode::kRead, IoOpcode::kWrite, IoOpcode:
 TEST_F(IoCommandTest, shouldAskForTheBytesOfTheBlocks) {
   IoWork work;
   ASSERT_EQ(Make(BlocksOf(IoOpcode::kRead, 5, 3), &work), StatusCode::kSuccess);
-  EXPECT_EQ(work.kind, Kind::kRead);
+  EXPECT_EQ(work.kind, WorkKind::kRead);
   EXPECT_EQ(work.offset, 5u * 512);
   EXPECT_EQ(work.bytes, 3u * 512);
   EXPECT_EQ(work.space, &subsystem_.namespaces[0]);
@@ -147,7 +147,7 @@ TEST_F(IoCommandTest, shouldAskForTheBytesOfTheBlocks) {
   EXPECT_FALSE(work.through);
 
   ASSERT_EQ(Make(BlocksOf(IoOpcode::kWrite, 5, 3, 0, 3), &work), StatusCode::kSuccess);
-  EXPECT_EQ(work.kind, Kind::kWrite);
+  EXPECT_EQ(work.kind, WorkKind::kWrite);
   EXPECT_EQ(work.offset, 5u * 4096);
   EXPECT_EQ(work.bytes, 3u * 4096);
   EXPECT_EQ(work.space, &subsystem_.namespaces[1]);
