@@ -11,16 +11,17 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/bench/server.h"
 #include "tests/bench/suite.h"
@@ -190,17 +191,17 @@ int Main(int argc, char** argv) {
   Options options;
   options.server.raw_program = "bench-raw-echo";
   options.server.worker_program = "bench-echo-worker";
-  CLI::App app{
+  Flags flags(
       "Making many connections over RDMA, and messages on a few of them: workers of Baton beside "
-      "raw verbs."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--device", options.server.device, "rdma, or rdma:NAME [rdma]");
-  app.add_option("--address", options.server.host, "IPv4 address of the device")->required();
-  app.add_option("--connections", options.connections, "numbers of them [1,16,256,4096]")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 8000));
-  app.add_option("--bin", options.server.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "raw verbs.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--device", &options.server.device, "rdma, or rdma:NAME [rdma]");
+  flags.Add("--address", &options.server.host, "IPv4 address of the device").Required();
+  flags.Add("--connections", &options.connections, "numbers of them [1,16,256,4096]")
+      .SplitAtCommas()
+      .Within(1, 8000);
+  flags.Add("--bin", &options.server.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   return ExitCode("connections", RunAndReport(options));
 }
 

@@ -5,17 +5,18 @@
 #include <cstdio>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "tests/bench/failover_side.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/quantile.h"
@@ -277,38 +278,38 @@ absl::Status RunAndReport(Options options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{
+  Flags flags(
       "The longest silence that a service's peers see of a planned handoff, a crash or a hang of "
       "its owner, beside what one would do without Baton: connect anew to a warm successor, or go "
       "on "
-      "over connections that are made already to a service that stands by."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--device", options.failover.fabric.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--address", options.failover.fabric.host,
-                 "IPv4 address that the device has [127.0.0.1]");
-  app.add_option("--connections", options.plan.connections, "numbers of them [1,100,1000,10000]")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 60'000));
-  app.add_option("--mapped-mib", options.plan.ballast_mib, "memory of the workers' own [0,256]")
-      ->delimiter(',');
-  app.add_option("--events", options.events, "of each kind in each round [5]")
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--only", options.plan.only,
-                 "handoff, hot_crash, cold_crash, hang, reconnect, standby, drain [all]")
-      ->delimiter(',')
-      ->check(CLI::IsMember(
-          {"handoff", "hot_crash", "cold_crash", "hang", "reconnect", kStandby, kDrain}));
-  app.add_option("--active", options.failover.active, "connections that carry load [8]")
-      ->check(CLI::Range(1, 60'000));
-  app.add_option("--rate", options.failover.rate, "requests per second over those [4000]");
-  app.add_option("--hang-timeout-ms", options.failover.hang_timeout_ms,
-                 "an owner silent for so long is killed [250]");
-  app.add_option("--realtime-priority", options.failover.realtime_priority,
-                 "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
-                 "soft device, 0 on others]")
-      ->check(CLI::Range(0, 99));
-  app.add_option("--bin", options.failover.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "over connections that are made already to a service that stands by.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--device", &options.failover.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--address", &options.failover.fabric.host,
+            "IPv4 address that the device has [127.0.0.1]");
+  flags.Add("--connections", &options.plan.connections, "numbers of them [1,100,1000,10000]")
+      .SplitAtCommas()
+      .Within(1, 60'000);
+  flags.Add("--mapped-mib", &options.plan.ballast_mib, "memory of the workers' own [0,256]")
+      .SplitAtCommas();
+  flags.Add("--events", &options.events, "of each kind in each round [5]").Within(1, 1000);
+  flags
+      .Add("--only", &options.plan.only,
+           "handoff, hot_crash, cold_crash, hang, reconnect, standby, drain [all]")
+      .SplitAtCommas()
+      .OneOf({"handoff", "hot_crash", "cold_crash", "hang", "reconnect", kStandby, kDrain});
+  flags.Add("--active", &options.failover.active, "connections that carry load [8]")
+      .Within(1, 60'000);
+  flags.Add("--rate", &options.failover.rate, "requests per second over those [4000]");
+  flags.Add("--hang-timeout-ms", &options.failover.hang_timeout_ms,
+            "an owner silent for so long is killed [250]");
+  flags
+      .Add("--realtime-priority", &options.failover.realtime_priority,
+           "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
+           "soft device, 0 on others]")
+      .Within(0, 99);
+  flags.Add("--bin", &options.failover.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   return ExitCode("failover", RunAndReport(options));
 }
 

@@ -1,5 +1,5 @@
 // failover-worker: a ledger whose process has memory of its own besides, as real services have.
-#include "CLI/CLI.hpp"
+#include "tests/bench/flags.h"
 #include "worker/examples/common/ballast.h"
 #include "worker/examples/ledger/ledger_program.h"
 
@@ -11,8 +11,9 @@ class FailoverWorker final : public ledger::LedgerProgram {
   FailoverWorker() : LedgerProgram("failover-worker", 1) {}
 
   void AddFlags(CLI::App& app, ledger::LedgerServiceOptions& options) override {
-    app.add_option("--reply-version", options.version, "told in every reply [1]");
-    app.add_option("--ballast-mib", ballast_mib_, "memory to map and touch besides [0]");
+    Flags flags(app);
+    flags.Add("--reply-version", &options.version, "told in every reply [1]");
+    flags.Add("--ballast-mib", &ballast_mib_, "memory to map and touch besides [0]");
   }
   absl::Status BeforeReady(Worker&) override { return examples::TakeBallast(ballast_mib_); }
 

@@ -8,13 +8,14 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/child_process.h"
@@ -125,16 +126,16 @@ class Measurement {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{
+  Flags flags(
       "Messages per second of a service while its arena is inspected again and again, with "
-      "every connection's queues and work requests; while a copy of it is; and while none is."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--seconds", options.seconds, "of each, twice a round, times --scale [3]")
-      ->check(CLI::Range(0.1, 3600.0));
-  app.add_option("--interval-ms", options.interval_ms, "between two inspections [250]")
-      ->check(CLI::Range(1.0, 60'000.0));
-  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "every connection's queues and work requests; while a copy of it is; and while none is.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--seconds", &options.seconds, "of each, twice a round, times --scale [3]")
+      .Within(0.1, 3600.0);
+  flags.Add("--interval-ms", &options.interval_ms, "between two inspections [250]")
+      .Within(1.0, 60'000.0);
+  flags.Add("--bin", &options.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("inspect", options.suite);
   suite.Compare({"inspected_to_a_copy", absl::StrCat("messages_", kNames[kLive]),
                  absl::StrCat("messages_", kNames[kCopy]), Better::kMore, 0.97});

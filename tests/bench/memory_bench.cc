@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +26,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/file_bench.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/heap_owner.h"
 #include "tests/bench/plain_bfc.h"
 #include "tests/bench/service_bytes.h"
@@ -387,21 +387,21 @@ absl::Status Measure(const Options& options, Suite* suite) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{
+  Flags flags(
       "What registered memory costs: heaps that survive their process, files that are sent "
-      "through it, idle connections."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
-  app.add_option(
-         "--only", options.only,
-         "heap, files (over plain verbs), sendfile or regions (through Baton), or idle; may be "
-         "repeated [all; without heap on an RDMA device]")
-      ->check(CLI::IsMember({"heap", "files", "sendfile", "regions", "idle"}));
-  app.add_option("--largest-mib", options.largest_mib, "of the files, from 4 KiB on [64]")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "through it, idle connections.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--device", &options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--address", &options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
+  flags
+      .Add("--only", &options.only,
+           "heap, files (over plain verbs), sendfile or regions (through Baton), or idle; may be "
+           "repeated [all; without heap on an RDMA device]")
+      .OneOf({"heap", "files", "sendfile", "regions", "idle"});
+  flags.Add("--largest-mib", &options.largest_mib, "of the files, from 4 KiB on [64]")
+      .Within(1, 1024);
+  flags.Add("--bin", &options.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("memory", options.suite);
   suite.Note("device", options.fabric.device);
   return ExitCode("memory", Measure(options, &suite));

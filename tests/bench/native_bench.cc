@@ -5,12 +5,13 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/owned_side.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/processors.h"
@@ -186,16 +187,14 @@ class NativeBench {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{"A native worker and a brokered one, beside raw loops on the same queues."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option(
-         "--wire", options.wires,
-         "between owner and peer: loopback (both on one NIC), memory, tcp [loopback memory]")
-      ->transform(CLI::CheckedTransformer(kWires));
+  Flags flags("A native worker and a brokered one, beside raw loops on the same queues.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--wire", &options.wires, kWires,
+            "between owner and peer: loopback (both on one NIC), memory, tcp [loopback memory]");
   std::vector<std::string> names;
   for (const Workload& workload : kWorkloads) names.emplace_back(workload.name);
-  app.add_option("--only", options.only, "workloads, of all")->check(CLI::IsMember(names));
-  CLI11_PARSE(app, argc, argv);
+  flags.Add("--only", &options.only, "workloads, of all").OneOf(names);
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("native", options.suite);
   NativeBench bench(options, &suite);
   return suite.RunToExit([&](Round& round) { return bench.Measure(round); });

@@ -11,17 +11,18 @@
 #include <climits>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/engine/engine.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/processors.h"
@@ -333,10 +334,10 @@ const std::array<NullBench::Part, 5> NullBench::kParts = {{
 int Main(int argc, char** argv) {
   SuiteOptions options;
   std::vector<std::string> only;
-  CLI::App app{"Baton's own part of the data path, over a device that does nothing."};
-  AddSuiteOptions(app, &options);
-  app.add_option("--only", only, "parts, of all")->check(CLI::IsMember(NullBench::PartNames()));
-  CLI11_PARSE(app, argc, argv);
+  Flags flags("Baton's own part of the data path, over a device that does nothing.");
+  AddSuiteOptions(flags, &options);
+  flags.Add("--only", &only, "parts, of all").OneOf(NullBench::PartNames());
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("null", options);
   NullBench bench(only, &suite);
   return suite.RunToExit([&](Round& round) { return bench.Measure(round); });

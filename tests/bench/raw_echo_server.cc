@@ -6,11 +6,12 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 
 namespace baton::bench {
@@ -21,7 +22,7 @@ constexpr int kBacklog = 128;
 constexpr uint64_t kRestAfterNs = 20'000'000;
 constexpr uint32_t kTurnsPerLookForEvents = 32;
 
-struct Flags {
+struct Options {
   std::string host;
   bool polls = false;
   uint32_t max_connections = 1;
@@ -29,17 +30,17 @@ struct Flags {
 
 class EchoServer {
  public:
-  explicit EchoServer(const Flags& flags) : flags_(flags) {}
+  explicit EchoServer(const Options& options) : options_(options) {}
 
   absl::Status Listen() {
     BATON_ASSIGN_OR_RETURN(channel_, OpenEventChannel());
     BATON_ASSIGN_OR_RETURN(listener_, MakeId(channel_.get()));
-    BATON_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(flags_.host, 0));
+    BATON_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(options_.host, 0));
     if (rdma_bind_addr(listener_.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
       return ErrnoStatus(errno, "rdma_bind_addr");
     }
     if (rdma_listen(listener_.get(), kBacklog) != 0) return ErrnoStatus(errno, "rdma_listen");
-    BATON_ASSIGN_OR_RETURN(group_, RawGroup::Create(listener_->verbs, flags_.max_connections));
+    BATON_ASSIGN_OR_RETURN(group_, RawGroup::Create(listener_->verbs, options_.max_connections));
     return absl::OkStatus();
   }
   unsigned port() const { return ntohs(rdma_get_src_port(listener_.get())); }
@@ -48,7 +49,7 @@ class EchoServer {
     uint64_t rest_at = 0;
     for (uint32_t turn = 0;; ++turn) {
       BATON_ASSIGN_OR_RETURN(const bool any, AnswerAll());
-      if (any && flags_.polls) rest_at = MonotonicNanoseconds() + kRestAfterNs;
+      if (any && options_.polls) rest_at = MonotonicNanoseconds() + kRestAfterNs;
       if (any) continue;
       if (MonotonicNanoseconds() < rest_at) {
         if (turn % kTurnsPerLookForEvents == 0) BATON_RETURN_IF_ERROR(TakeEvents());
@@ -103,14 +104,14 @@ class EchoServer {
     return rdma_accept(id, &parameters) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "rdma_accept");
   }
 
-  const Flags flags_;
+  const Options options_;
   EventChannel channel_;
   CmId listener_;
   std::unique_ptr<RawGroup> group_;
 };
 
-absl::Status Serve(const Flags& flags) {
-  EchoServer server(flags);
+absl::Status Serve(const Options& options) {
+  EchoServer server(options);
   BATON_RETURN_IF_ERROR(server.Listen());
   std::printf("bench server ready port=%u\n", server.port());
   std::fflush(stdout);
@@ -118,13 +119,13 @@ absl::Status Serve(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"The server that `./run bench connections` compares Baton with: raw verbs."};
-  app.add_option("--host", flags.host, "IPv4 address of the device")->required();
-  app.add_option("--max-connections", flags.max_connections, "at once [1]");
-  app.add_flag("--poll", flags.polls, "poll and yield, instead of waiting for events");
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
+  Options options;
+  Flags flags("The server that `./run bench connections` compares Baton with: raw verbs.");
+  flags.Add("--host", &options.host, "IPv4 address of the device").Required();
+  flags.Add("--max-connections", &options.max_connections, "at once [1]");
+  flags.Switch("--poll", &options.polls, "poll and yield, instead of waiting for events");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  const absl::Status status = Serve(options);
   std::fprintf(stderr, "bench-raw-echo: %s\n", std::string(status.message()).c_str());
   return 1;
 }

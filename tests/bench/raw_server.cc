@@ -11,14 +11,15 @@
 #include <csignal>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/harness/processors.h"
 #include "worker/examples/common/shared_memory.h"
@@ -204,7 +205,7 @@ class Relay {
   uint64_t told_ = 1;  // the first is that the server has started
 };
 
-struct Flags {
+struct Options {
   std::string host;
   bool polls = false;
   bool relays = false;
@@ -215,20 +216,20 @@ absl::Status Handle(BenchServer& server, const ibv_wc& done) {
   return done.opcode == IBV_WC_SEND ? server.OnSent() : server.OnRemoteDone();
 }
 
-absl::Status Serve(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const auto listener, RawListener::Create(flags.host));
+absl::Status Serve(const Options& options) {
+  BATON_ASSIGN_OR_RETURN(const auto listener, RawListener::Create(options.host));
   std::printf("bench server ready port=%u\n", unsigned{listener->port()});
   std::fflush(stdout);
   BATON_ASSIGN_OR_RETURN(CmId request, listener->NextRequest());
   BATON_ASSIGN_OR_RETURN(const auto connection, RawConnection::Take(std::move(request)));
-  if (flags.relays) return ServeThroughRelay(*connection);
+  if (options.relays) return ServeThroughRelay(*connection);
   BenchServer server(connection->slab(), connection.get());
   BATON_RETURN_IF_ERROR(server.Start());
   BATON_RETURN_IF_ERROR(connection->Flush());
   BATON_RETURN_IF_ERROR(connection->Accept());
   for (;;) {
     BATON_ASSIGN_OR_RETURN(absl::Span<const ibv_wc> taken, connection->Poll());
-    if (taken.empty() && flags.polls && !server.resting()) {
+    if (taken.empty() && options.polls && !server.resting()) {
       sched_yield();
       continue;
     }
@@ -241,14 +242,14 @@ absl::Status Serve(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{
-      "The server that `./run bench rdma` compares Baton with: raw verbs, one connection."};
-  app.add_option("--host", flags.host, "IPv4 address of the device")->required();
-  app.add_flag("--poll", flags.polls, "poll and yield, instead of waiting for events");
-  app.add_flag("--relay", flags.relays, "in two processes: one polls and posts, the other serves");
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
+  Options options;
+  Flags flags("The server that `./run bench rdma` compares Baton with: raw verbs, one connection.");
+  flags.Add("--host", &options.host, "IPv4 address of the device").Required();
+  flags.Switch("--poll", &options.polls, "poll and yield, instead of waiting for events");
+  flags.Switch("--relay", &options.relays,
+               "in two processes: one polls and posts, the other serves");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  const absl::Status status = Serve(options);
   std::fprintf(stderr, "bench-raw-server: %s\n", std::string(status.message()).c_str());
   return 1;
 }

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -19,6 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/bench/server.h"
 #include "tests/bench/suite.h"
@@ -421,18 +422,18 @@ int Main(int argc, char** argv) {
   options.server.worker_program = "bench-worker";
   options.server.max_connections = kMaxConnections;
   options.server.queue_depth = kSlots;
-  CLI::App app{
+  Flags flags(
       "Messages, writes, reads and atomics of a worker of Baton over RDMA, beside the same over "
       "raw "
-      "verbs."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--device", options.server.device, "rdma, or rdma:NAME [rdma]");
-  app.add_option("--address", options.server.host, "IPv4 address of the device")->required();
-  app.add_option("--only", options.only, "workloads, of all");
-  app.add_option("--reference", options.reference, "NAME=VALUE, a figure to be shown beside");
-  app.add_option("--worker-argument", options.server.worker_arguments, "for bench-worker");
-  app.add_option("--bin", options.server.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "verbs.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--device", &options.server.device, "rdma, or rdma:NAME [rdma]");
+  flags.Add("--address", &options.server.host, "IPv4 address of the device").Required();
+  flags.Add("--only", &options.only, "workloads, of all");
+  flags.Add("--reference", &options.reference, "NAME=VALUE, a figure to be shown beside");
+  flags.Add("--worker-argument", &options.server.worker_arguments, "for bench-worker");
+  flags.Add("--bin", &options.server.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("rdma", options.suite);
   absl::Status status = Benchmark(options, &suite).Run();
   if (status.ok()) status = suite.Report();

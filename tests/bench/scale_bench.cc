@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/peer_process.h"
@@ -305,27 +305,22 @@ absl::Status MeasureRound(const Options& options, const Suite& suite, Round& rou
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{
+  Flags flags(
       "A Baton of one service with many connections and one of many services, workers and "
-      "connections, each beside a small one: lists, handoffs, attaching, round trips, idleness."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--connections", options.connections, "that idle, times --scale [10000]")
-      ->check(CLI::Range(1, 60'000));
-  app.add_option("--services", options.services, "times --scale [64]")->check(CLI::Range(1, 1000));
-  app.add_option("--workers", options.workers, "of all services, times --scale [256]")
-      ->check(CLI::Range(1, 10'000));
-  app.add_option("--calls", options.calls, "of each kind that lists something [50]")
-      ->check(CLI::Range(1, 100'000));
-  app.add_option("--handoffs", options.handoffs, "planned, of one service [20]")
-      ->check(CLI::Range(1, 100'000));
-  app.add_option("--attaches", options.attaches, "of a further worker [5]")
-      ->check(CLI::Range(1, 10'000));
-  app.add_option("--seconds", options.seconds, "of each kind of traffic [3]")
-      ->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--idle-seconds", options.idle_seconds, "of idleness [10]")
-      ->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "connections, each beside a small one: lists, handoffs, attaching, round trips, idleness.");
+  AddSuiteOptions(flags, &options.suite);
+  flags.Add("--connections", &options.connections, "that idle, times --scale [10000]")
+      .Within(1, 60'000);
+  flags.Add("--services", &options.services, "times --scale [64]").Within(1, 1000);
+  flags.Add("--workers", &options.workers, "of all services, times --scale [256]")
+      .Within(1, 10'000);
+  flags.Add("--calls", &options.calls, "of each kind that lists something [50]").Within(1, 100'000);
+  flags.Add("--handoffs", &options.handoffs, "planned, of one service [20]").Within(1, 100'000);
+  flags.Add("--attaches", &options.attaches, "of a further worker [5]").Within(1, 10'000);
+  flags.Add("--seconds", &options.seconds, "of each kind of traffic [3]").Within(0.01, 3600.0);
+  flags.Add("--idle-seconds", &options.idle_seconds, "of idleness [10]").Within(0.01, 3600.0);
+  flags.Add("--bin", &options.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("scale", options.suite);
   Compare(&suite);
   return suite.RunToExit([&](Round& round) { return MeasureRound(options, suite, round); });

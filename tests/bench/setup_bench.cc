@@ -11,13 +11,13 @@
 #include <string_view>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/suite.h"
@@ -180,9 +180,9 @@ class SetupBench {
 
 int Main(int argc, char** argv) {
   SuiteOptions options;
-  CLI::App app{"What it takes to go on with what a dead driver left."};
-  AddSuiteOptions(app, &options);
-  CLI11_PARSE(app, argc, argv);
+  Flags flags("What it takes to go on with what a dead driver left.");
+  AddSuiteOptions(flags, &options);
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("setup", options);
   SetupBench bench(&suite);
   return suite.RunToExit([&](Round& round) { return bench.Measure(round); });

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/service_bytes.h"
 #include "tests/bench/suite.h"
@@ -293,19 +293,20 @@ void Compare(Suite* suite) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{
+  Flags flags(
       "What a connection, a shard and a service of Baton take of memory, and whether its processes "
-      "grow while peers come and go and workers are handed over to, killed and upgraded."};
-  AddSuiteOptions(app, &options.suite);
-  app.add_option("--connections", options.connections,
-                 "that idle, and twice as many, times --scale [5000]")
-      ->check(CLI::Range(1, 30'000));
-  app.add_option("--soak-seconds", options.soak_seconds, "of churn in each round [60]")
-      ->check(CLI::Range(0.1, 1e6));
-  app.add_option("--warm-events", options.warm_events,
-                 "of connections before the soak; fewer than control keeps show as growth [4096]");
-  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
-  CLI11_PARSE(app, argc, argv);
+      "grow while peers come and go and workers are handed over to, killed and upgraded.");
+  AddSuiteOptions(flags, &options.suite);
+  flags
+      .Add("--connections", &options.connections,
+           "that idle, and twice as many, times --scale [5000]")
+      .Within(1, 30'000);
+  flags.Add("--soak-seconds", &options.soak_seconds, "of churn in each round [60]")
+      .Within(0.1, 1e6);
+  flags.Add("--warm-events", &options.warm_events,
+            "of connections before the soak; fewer than control keeps show as growth [4096]");
+  flags.Add("--bin", &options.binary_directory, "where the programs are [$BATON_BIN]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("size", options.suite);
   Compare(&suite);
   return suite.RunToExit(

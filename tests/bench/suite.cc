@@ -16,7 +16,6 @@
 #include <set>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/status.h"
+#include "tests/bench/flags.h"
 #include "tests/demo/cpu_meter.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/quantile.h"
@@ -154,19 +154,17 @@ absl::Status Write(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
-  app.add_option("--rounds", options->rounds, "measured in turns, so many times [5]")
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--scale", options->scale, "so many times the operations of a measurement [1]")
-      ->check(CLI::Range(0.001, 1000.0));
-  app.add_option("--output", options->output, "directory for JSON and plots");
-  app.add_option(
-      "--recorded", options->recorded,
-      "file with ratios; one worse than there, by its spread or twice, is an error; then "
-      "up to three times the rounds are measured");
-  app.add_flag("--print-record", options->print_record,
+void AddSuiteOptions(Flags& flags, SuiteOptions* options) {
+  flags.Add("--rounds", &options->rounds, "measured in turns, so many times [5]").Within(1, 1000);
+  flags.Add("--scale", &options->scale, "so many times the operations of a measurement [1]")
+      .Within(0.001, 1000.0);
+  flags.Add("--output", &options->output, "directory for JSON and plots");
+  flags.Add("--recorded", &options->recorded,
+            "file with ratios; one worse than there, by its spread or twice, is an error; then "
+            "up to three times the rounds are measured");
+  flags.Switch("--print-record", &options->print_record,
                "print each ratio and its spread as a line for that file");
-  app.add_flag("--check", options->check,
+  flags.Switch("--check", &options->check,
                "end with 1 when a bar is not met, and with 3 when that was not measured: too few "
                "rounds were quiet, or a figure is missing");
 }

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
+#include "tests/bench/flags.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/temp_directory.h"
@@ -206,9 +206,9 @@ int Checked(const Suite& suite) { return ExitCode("sample", suite.Report()); }
 SuiteOptions Checking() {
   SuiteOptions options;
   const char* arguments[] = {"sample_bench", "--check"};
-  CLI::App app;
-  AddSuiteOptions(app, &options);
-  app.parse(2, arguments);
+  Flags flags("");
+  AddSuiteOptions(flags, &options);
+  EXPECT_EQ(flags.Parse(2, arguments), std::nullopt);
   return options;
 }
 
