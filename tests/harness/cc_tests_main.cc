@@ -1,5 +1,6 @@
-// A program of cases from several sources. By the name of one of them it runs that one's cases: x_test, and
-// anything_x_test, those of x_test.cc. By a name that does not end with "_test" it runs all.
+// A program of cases from several sources. By the name of one of them it runs that one's cases: by
+// x_test, and by anything_x_test, those of x_test.cc. By a name that does not end with "_test" it
+// runs all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +42,8 @@ std::string SourceOf(std::string_view program) {
   return source;
 }
 
-// Adds to gtest's filter that cases of other sources do not run. Theirs are whole suites, or else single cases.
+// Adds to gtest's filter that cases of other sources do not run. Suites of which this source has
+// none are named as a whole.
 void RunOnly(const std::string& source) {
   std::set<std::string> own_suites, others;
   ForEachCase([&](const ::testing::TestSuite& suite, const ::testing::TestInfo& one) {
