@@ -112,6 +112,15 @@ absl::StatusOr<bool> KeeperWatch::Sleep(int timeout_ms) const {
                      [](const epoll_event& event) { return event.data.u64 != kBeatEvent; });
 }
 
+bool KeeperWatch::SeesWatched() const {
+  if (watches_->empty()) return false;
+  epoll_event events[kEventsPerLook];
+  const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, 0);
+  return std::any_of(events, events + std::max(count, 0), [](const epoll_event& event) {
+    return event.data.u64 >= Watches::kFirstEvent;
+  });
+}
+
 void KeeperWatch::Check() {
   epoll_event events[kEventsPerLook];
   const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, 0);

@@ -37,6 +37,8 @@ class KeeperWatch {
   // Sleeps until event_fd() is readable or `timeout_ms` milliseconds are over (-1: no limit).
   // Returns whether anything came besides the time for a sign of life.
   absl::StatusOr<bool> Sleep(int timeout_ms) const;
+  // Returns whether a descriptor of the application is readable, which Check notes.
+  bool SeesWatched() const;
   // Takes the events that have come.
   void Check();
 

@@ -114,6 +114,10 @@ absl::Status WaitLoop::Await(int timeout_ms) {
         return absl::OkStatus();
       }
     }
+    if (keeper_->SeesWatched()) {
+      watched_ = true;
+      return absl::OkStatus();
+    }
     sched_yield();
   }
   if (timeout_ms > 0) timeout_ms -= static_cast<int>(std::min(now - began, limit) / kMillisecondNs);

@@ -48,6 +48,8 @@ class WaitLoop {
   }
   // Returns whether a look that found work has driven the queues since the last call.
   bool TakeDriven() { return std::exchange(driven_, false); }
+  // Returns whether a descriptor of the application ended a wait since the last call.
+  bool TakeWatched() { return std::exchange(watched_, false); }
 
  private:
   bool Advance();
@@ -67,6 +69,7 @@ class WaitLoop {
   uint32_t heartbeat_ms_ = 0;
   bool armed_ = false;
   bool driven_ = false;
+  bool watched_ = false;
 };
 
 }  // namespace baton

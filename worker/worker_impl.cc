@@ -208,7 +208,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (wait_loop_.armed()) {
     wait_loop_.Disarm();
     keeper_watch_.Check();
-  } else if ((polls_ & looks_mask_) == 0) {
+  } else if (wait_loop_.TakeWatched() || (polls_ & looks_mask_) == 0) {
     keeper_watch_.Check();
   }
   // Not needed if a look for work has just driven the queues.

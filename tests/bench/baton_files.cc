@@ -12,8 +12,8 @@ namespace baton::bench {
 namespace {
 
 constexpr uint64_t kMinuteNs = 60'000'000'000;
-// The service registers these. Its heap has the pieces that are read or under way: four of 512 KiB,
-// and those that the peer has not acknowledged.
+// The service registers these. Its heap has the pieces that are read or under way: three of
+// 1 MiB, and those that the peer has not acknowledged.
 constexpr uint64_t kHeapBytes = 6 << 20;
 constexpr uint64_t kBufferBytes = 4096;
 constexpr uint32_t kQueueDepth = 64;

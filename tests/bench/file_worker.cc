@@ -28,9 +28,10 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // requests are short
 constexpr uint16_t kWindow = 32;
-// The pieces of a file that is read and of a region. Whatever a message costs, in an emulated
-// machine most of all, is little beside what so many bytes cost.
-constexpr uint32_t kPieceBytes = 512 << 10;
+// The pieces of a file that is read and of a region: as long as the WRITEs of the plain ways, so
+// that both have as many requests.
+constexpr uint32_t kPieceBytes = 1 << 20;
+constexpr uint32_t kDepth = 3;  // the heap has as many again, which the peer has not acknowledged
 constexpr uint64_t kMostCachedBytes = uint64_t{1} << 30;
 
 // A connection's state.
@@ -150,6 +151,7 @@ class FileService final : public Service {
     const auto wake = [this, &connection] { Wake(connection); };
     FileSender::Options options;
     options.piece_bytes = kPieceBytes;
+    options.depth = kDepth;
     options.checksums = request.way == SendWay::kSendChecked;
     BATON_ASSIGN_OR_RETURN(served->sender,
                            FileSender::Begin(*reads_, connection, std::move(file),

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/worker/worker_fixture.h"
 
 namespace baton {
@@ -339,6 +340,21 @@ TEST_F(EventLoopTest, shouldLookAtDescriptorsThoughItNeverSleeps) {
   int calls = 0;
   ASSERT_TRUE(worker->Watch(event.get(), [&] { ++calls; }).ok());
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(worker->Poll().ok());
+  EXPECT_EQ(calls, 1);
+  worker->Unwatch(event.get());
+}
+
+// While the clock stands still, a wait that yields does so for ever: it never comes to its sleep.
+TEST_F(EventLoopTest, shouldSeeADescriptorBeforeItSleeps) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(worker->Watch(event.get(), [&] { ++calls; }).ok());
+  {
+    const harness::StoppedClock stopped;
+    ASSERT_EQ(worker->Wait(-1), absl::OkStatus());
+  }
+  ASSERT_TRUE(worker->Poll().ok());
   EXPECT_EQ(calls, 1);
   worker->Unwatch(event.get());
 }
