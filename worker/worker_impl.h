@@ -67,7 +67,8 @@ class WorkerImpl final : public Worker {
   int event_fd() const override { return keeper_watch_.event_fd(); }
   bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.HasNews(); }
   absl::Status Watch(int fd, std::function<void()> callback) override {
-    looks_mask_ = 15;  // where completions leave no wait
+    // While completions keep coming, no wait looks at the descriptors.
+    looks_mask_ = 15;
     return watches_.Add(fd, std::move(callback));
   }
   void Unwatch(int fd) override { watches_.Remove(fd); }
