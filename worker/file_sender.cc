@@ -149,20 +149,14 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Begin(
   state.transfer = range.transfer;
   state.next = range.offset;
   state.end = range.offset + range.length;
-  std::unique_ptr<FileSender> begun(
+  return std::unique_ptr<FileSender>(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
-  begun->Prepare();
-  return begun;
 }
 
-void FileSender::Prepare() {
-  is_prepared_ = true;
-  if (done()) return;
-  if (state_.held == 0 && state_.end - state_.next >= options_.hold_from_bytes) Hold();
-  TakeRegion();
-}
-
-void FileSender::Hold() {
+// Before the first piece is staged.
+void FileSender::HoldOnce() {
+  if (!std::exchange(may_hold_, false) || state_.held != 0) return;
+  if (state_.end - state_.next < options_.hold_from_bytes) return;
   const absl::StatusOr<uint64_t> number =
       reads_.held_files().Hold(connection_->shard(), file_.get());
   hold_status_ = number.status();
@@ -176,8 +170,8 @@ void FileSender::SetHeld(uint64_t held) {
   state_.held = held;
 }
 
-void FileSender::TakeRegion() {
-  if (options_.regions == nullptr) return;
+void FileSender::TakeRegionOnce() {
+  if (!std::exchange(may_take_region_, false) || options_.regions == nullptr) return;
   region_status_ = Register();
   if (!region_status_.ok()) mapped_.reset();
 }
@@ -248,15 +242,20 @@ absl::Status FileSender::CheckUnchanged() const {
 
 // The second round sends what was in the kernel's memory, and so was read at once.
 absl::Status FileSender::Advance(Stream& stream) {
-  if (!is_prepared_) Prepare();
+  if (done()) return absl::OkStatus();
+  TakeRegionOnce();
   uint64_t room = kBytesPerTransaction;
-  if (region_) return SendFromRegion(stream, room);
+  if (region_) {
+    HoldOnce();
+    return SendFromRegion(stream, room);
+  }
   for (int round = 0; round < kRounds; ++round) {
     BATON_RETURN_IF_ERROR(StagePieces(stream, &room));
     if (done()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const bool has_started, StartReads(stream));
+    if (has_started) reads_.Submit(requester_);
+    HoldOnce();
     if (!has_started) return absl::OkStatus();
-    reads_.Submit(requester_);
   }
   return StagePieces(stream, &room);
 }

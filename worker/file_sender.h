@@ -117,7 +117,6 @@ class FileSender {
   // the file. `wake` is called soon. If `file` is none, or another one than the transfer's, it goes
   // on with the file that the driver holds. Otherwise kNotFound: it is none. kFailedPrecondition:
   // it is another file, or has been changed since. kDataLoss: `state` is not a transfer's.
-  // The first Advance holds and registers what is not yet, since a takeover must not wait for it.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,
@@ -128,24 +127,26 @@ class FileSender {
   FileSender& operator=(const FileSender&) = delete;
 
   // Stages the pieces that are read, in order, and begins further reads, as far as the pipeline and
-  // the peer's room allow. It stages one piece, or several of 1 MiB in all. Call it after each
-  // event of the stream, and when woken. `stream` must be as it was staged or committed last. Set
-  // the state afterwards, also after an error. An error ends the transfer. What was staged before
-  // it is whole: tell the peer, and destroy this. kOutOfRange: the file ends before the range does.
-  // kFailedPrecondition: it was changed meanwhile. Others: it cannot be read.
+  // the peer's room allow. The first call has the file held while the first pieces are read, or
+  // registers it: a takeover must not wait for that. It stages one piece, or several of 1 MiB in
+  // all. Call it after each event of the stream, and when woken. `stream` must be as it was staged
+  // or committed last. Set the state afterwards, also after an error. An error ends the transfer.
+  // What was staged before it is whole: tell the peer, and destroy this. kOutOfRange: the file ends
+  // before the range does. kFailedPrecondition: it was changed meanwhile. Others: it cannot be
+  // read.
   absl::Status Advance(Stream& stream);
 
   // All bytes are staged. They are sent with the transaction, and need no sender any more.
   bool done() const { return state_.next == state_.end; }
   const FileTransfer& state() const { return state_; }
   // Returns why the driver does not hold the file, which is no error: a successor has to open it.
-  // OK: it does, or it was not asked to.
+  // OK: it does, or it was not asked to. The first Advance asks it.
   const absl::Status& hold_status() const { return hold_status_; }
   // The same for a region. OK: pieces are sent from one, or it was not asked for.
   const absl::Status& region_status() const { return region_status_; }
   bool uses_region() const { return static_cast<bool>(region_); }
   // For a service that has called Worker::HoldDescriptor by itself: Load takes this one, and the
-  // service drops it. What Begin has held is dropped. 0: changes nothing. Staged with the next
+  // service drops it. What Advance has held is dropped. 0: changes nothing. Staged with the next
   // SetState.
   void SetHeld(uint64_t held);
   int fd() const { return file_.get(); }
@@ -164,9 +165,8 @@ class FileSender {
   static absl::Status FindFile(FileReads& reads, const FileTransfer& state, FileDescriptor* file);
   static absl::Status Check(const FileReads& reads, const Connection& connection,
                             const Options& options);
-  void Prepare();
-  void Hold();
-  void TakeRegion();
+  void HoldOnce();
+  void TakeRegionOnce();
   absl::Status Register();
   absl::Status CheckUnchanged() const;
   stream::PieceHeader HeaderOf(const uint8_t* bytes, uint32_t length) const;
@@ -185,7 +185,7 @@ class FileSender {
   FileTransfer state_;
   uint64_t read_to_;           // reads of what lies before have begun
   std::vector<Piece> pieces_;  // that are being read, in the file's order; at most `depth`
-  bool is_prepared_ = false;
+  bool may_hold_ = true, may_take_region_ = true;
   absl::Status hold_status_, region_status_;
   RegionCache::Lease region_;
   MappedMemory mapped_;      // the whole file, if there is a region

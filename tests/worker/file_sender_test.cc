@@ -228,6 +228,8 @@ class SendingOwner {
     if (Ends(kRead)) return absl::OkStatus();
     if (const auto found = senders_.find(connection.index()); found != senders_.end()) {
       BATON_RETURN_IF_ERROR(found->second->Advance(stream));
+      hold_status = found->second->hold_status();
+      region_status = found->second->region_status();
       transfer = found->second->state();
       if (found->second->done()) {
         last = &connection;
@@ -251,8 +253,6 @@ class SendingOwner {
                                              {request.transfer, request.offset, request.length},
                                              WakeOf(connection), pipeline));
     sender->SetHeld(own_held);
-    hold_status = sender->hold_status();
-    region_status = sender->region_status();
     return absl::OkStatus();
   }
 

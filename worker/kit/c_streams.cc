@@ -205,13 +205,11 @@ int baton_send_file(baton_worker* worker, baton_connection* connection, const ba
   const baton_file_range given = CopyOf(*range);
   const auto begin = [&](Files& files, baton::FileDescriptor fd,
                          std::function<void()> wake) -> Sender {
-    FileSender::Options pipeline = files.pipeline;
-    if (given.held != 0) pipeline.hold_from_bytes = UINT64_MAX;  // the application's is enough
-    BATON_ASSIGN_OR_RETURN(
-        std::unique_ptr<FileSender> begun,
-        FileSender::Begin(*files.reads, *Of(connection), std::move(fd),
-                          {given.transfer, given.offset, given.length}, std::move(wake), pipeline));
-    begun->SetHeld(given.held);
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<FileSender> begun,
+                           FileSender::Begin(*files.reads, *Of(connection), std::move(fd),
+                                             {given.transfer, given.offset, given.length},
+                                             std::move(wake), files.pipeline));
+    begun->SetHeld(given.held);  // before Advance, which then has nothing held itself
     return begun;
   };
   return MakeSender(worker, file, begin, sender);

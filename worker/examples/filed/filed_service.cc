@@ -514,7 +514,6 @@ absl::StatusOr<FiledService::Outcome> FiledService::BeginGet(Session& session,
     return FailFirst(session, CodeOfTransfer(sender.status()));
   }
   session.sender = *std::move(sender);
-  ReportUnheld(request.path, session.sender->hold_status());
   session.state.transfer = session.sender->state();
   BATON_CRASH_POINT("filed-transfer-begun");
   return Outcome::kAgain;
@@ -538,8 +537,10 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   absl::Status status;
   if (session.sender == nullptr) status = Resume(session);
   if (status.ok()) {
+    const uint64_t before = session.sender->state().next;
     status = session.sender->Advance(stream);
     session.state.transfer = session.sender->state();
+    ReportBeginning(session, before);
   }
   if (!status.ok()) {
     if (absl::IsAborted(status)) return status;  // the shard is another worker's
@@ -551,6 +552,13 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   if (!session.sender->done()) return Outcome::kWaits;
   EndTransfer(session);
   return Outcome::kAnswered;
+}
+
+// With the first bytes, so once for a transfer.
+void FiledService::ReportBeginning(const Session& session, uint64_t before) {
+  const DecodedRequest request = RequestOf(session);
+  if (before != request.header.offset || session.state.transfer.next == before) return;
+  ReportUnheld(request.path, session.sender->hold_status());
 }
 
 absl::StatusOr<FiledService::Outcome> FiledService::Answer(Session& session, Stream& stream,
