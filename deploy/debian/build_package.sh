@@ -59,6 +59,18 @@ if [[ -x $work/root/usr/bin/baton ]]; then
   complete fish fish/vendor_completions.d/baton.fish
 fi
 
+# Programs have these libraries in themselves (lib/bazel/toolchain/repositories.bzl): whoever gets a program gets their
+# licences, and the archive's keepers learn from Built-Using whose mends it needs.
+contained=(libgrpc-dev libprotobuf-dev libabsl-dev libc-ares-dev libre2-dev) built_using=''
+if [[ -x $work/root/usr/bin/baton ]]; then
+  # shellcheck disable=SC2016  # dpkg-query expands these
+  built_using=$(dpkg-query -W -f '${source:Package} (= ${source:Version}), ' "${contained[@]}")
+  for package in "${contained[@]}"; do
+    printf '\nParts of %s are in the programs:\n\n' "$package"
+    cat "/usr/share/doc/$package/copyright"
+  done >>"$work/root/usr/share/doc/$name/copyright"
+fi
+
 # A package libNAME0 gets what debhelper would give it. Packages whose programs link with its libraries then
 # depend on it, and ldconfig is run.
 if [[ $name =~ ^lib.*[^0-9][0-9]+$ ]]; then
@@ -78,8 +90,9 @@ fi
 size=$(du -k -s --apparent-size --exclude=DEBIAN "$work/root" | cut -f1)
 awk -v RS= -v name="$name" '$1 == "Package:" && $2 == name' "$control" | fill_in |
   sed -e "s/@ARCHITECTURE@/$(dpkg --print-architecture)/" \
-    -e "s/@INSTALLED_SIZE@/$size/" -e "s/@DEPENDS@/$depends/" >"$work/root/DEBIAN/control"
+    -e "s/@INSTALLED_SIZE@/$size/" -e "s/@DEPENDS@/$depends/" \
+    -e "${built_using:+/^Depends:/aBuilt-Using: ${built_using%, }}" >"$work/root/DEBIAN/control"
 (cd "$work/root" &&
   find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$work/root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-dpkg-deb --root-owner-group -Zxz --build "$work/root" "$output" >/dev/null
+dpkg-deb --root-owner-group -Zzstd --build "$work/root" "$output" >/dev/null

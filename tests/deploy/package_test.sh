@@ -32,6 +32,8 @@ for file in man/man1/baton.1.gz man/man1/baton-service.1.gz bash-completion/comp
   doc/baton/README.md doc/baton/runbook.md doc/baton/upgrade_batond.md; do
   [[ -s $root/usr/share/$file ]] || die "usr/share/$file is not there"
 done
+grep -q 'Parts of libgrpc-dev are in the programs' "$root/usr/share/doc/baton/copyright" ||
+  die "the licences of the libraries that the programs contain are not there"
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
 [[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
@@ -66,10 +68,14 @@ grep -q '^baton-nic:' "$root/etc/passwd" || die "NICs have no user"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"
 
-# The package depends on the libraries that the programs need.
+# The package depends on the libraries that the programs need, and names those that are in them.
 depends=$(dpkg-deb -f "$package" Depends)
-for name in libc6 libgrpc++1.51 libibverbs1 librdmacm1 libprotobuf32 libprometheus-cpp-pull1.0; do
+for name in libc6 libibverbs1 librdmacm1 libprometheus-cpp-pull1.0; do
   [[ ", $depends" == *", $name "* || ", $depends," == *", $name,"* ]] || die "no $name in Depends: $depends"
+done
+built_using=$(dpkg-deb -f "$package" Built-Using)
+for name in abseil c-ares grpc protobuf re2; do
+  [[ ", $built_using" == *", $name (= "* ]] || die "no $name in Built-Using: $built_using"
 done
 
 # Beside the units of this machine, which it refers to.

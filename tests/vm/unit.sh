@@ -148,8 +148,9 @@ services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000
 END
 }
 configure
+ready=$(grep -c 'worker_ready: ' "$work/batond.log")
 systemctl start batond || die "does not start with a native service"
-until grep -q 'worker_ready: ' "$work/batond.log"; do pause; done
+until [[ $(grep -c 'worker_ready: ' "$work/batond.log") -eq $((ready + 2)) ]]; do pause; done
 mapfile -t workers < <(pgrep -x ledger-v1.so)
 [[ ${#workers[@]} -eq 2 ]] || die "not two native workers: ${workers[*]}"
 systemctl start ledger

@@ -236,6 +236,11 @@ def _config_impl(ctx):
                 actions = _LINK_ACTIONS,
                 flag_groups = [flag_group(flags = _LINK_FLAGS)],
             ),
+            # Shared objects cannot have Debian's archives in themselves: those are compiled for executables.
+            flag_set(
+                actions = [ACTION_NAMES.cpp_link_executable],
+                flag_groups = [flag_group(flags = ["-Lexternal/static_libraries/lib"])],
+            ),
         ],
     )
     return cc_common.create_cc_toolchain_config_info(
