@@ -10,7 +10,7 @@ namespace baton {
 namespace {
 
 constexpr std::chrono::seconds kRest{60};
-constexpr uint32_t kMostRetryMs = 128;
+constexpr uint32_t kLongestRetryMs = 128;
 
 uint64_t TagOf(const Shard& shard) { return HeldFiles::kTag + shard.index(); }
 
@@ -135,7 +135,7 @@ void HeldFiles::Settle(Place& place) {
   Drop(place);
   if (place.ended.empty()) return;
   reads_->RetryLater(*place.requester, place.retry_ms);
-  place.retry_ms = std::min(2 * place.retry_ms, kMostRetryMs);
+  place.retry_ms = std::min(2 * place.retry_ms, kLongestRetryMs);
 }
 
 // A file that cannot be dropped now is dropped with the next one, or by the next owner.

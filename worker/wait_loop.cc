@@ -16,7 +16,7 @@ namespace {
 // not need its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
-constexpr uint64_t kMillisecondNs = 1'000'000;
+constexpr uint64_t kNsPerMs = 1'000'000;
 // The device completes a send that is under way soon, and by itself. If the worker slept until
 // then, the device would have nothing to do while the worker wakes up. On Soft-RoCE, where a list
 // of sends completes as a whole, that costs a fifth of the bandwidth at 4 KiB.
@@ -104,8 +104,8 @@ absl::Status WaitLoop::Await(int timeout_ms) {
   YieldBudget& budget = shards_->awaits_device() ? device_yield_budget_ : yield_budget_;
   const uint64_t began = MonotonicNanoseconds();
   // The worker has to show a sign of life as often as a sleeping one.
-  uint64_t limit = std::min(budget.nanoseconds(), uint64_t{heartbeat_ms_} * kMillisecondNs / 2);
-  if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * kMillisecondNs);
+  uint64_t limit = std::min(budget.nanoseconds(), uint64_t{heartbeat_ms_} * kNsPerMs / 2);
+  if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * kNsPerMs);
   uint64_t now = began;
   for (; now - began < limit; now = MonotonicNanoseconds()) {
     for (int i = native ? kLooksPerYield : 1; i > 0; --i) {
@@ -120,7 +120,7 @@ absl::Status WaitLoop::Await(int timeout_ms) {
     }
     sched_yield();
   }
-  if (timeout_ms > 0) timeout_ms -= static_cast<int>(std::min(now - began, limit) / kMillisecondNs);
+  if (timeout_ms > 0) timeout_ms -= static_cast<int>(std::min(now - began, limit) / kNsPerMs);
   BATON_ASSIGN_OR_RETURN(const bool came, Sleep(timeout_ms));
   budget.NoteWait(came ? MonotonicNanoseconds() - began : kNothingCame);
   return absl::OkStatus();

@@ -4,6 +4,19 @@ Most of what a source costs is what it includes and instantiates, and in the sou
 same: as one they take a half to a quarter of the time.
 """
 
+def _joined_source(name, joined, testonly):
+    source = name + "_joined.cc"
+    native.genrule(
+        name = name + "_joined",
+        testonly = testonly,
+        outs = [source],
+        cmd = "printf '#include \"%s\"\\n' {} >$@".format(
+            " ".join([native.package_name() + "/" + path for path in joined]),
+        ),
+        visibility = ["//visibility:private"],
+    )
+    return source
+
 def joined_library(name, joined, srcs = [], textual_hdrs = [], **kwargs):
     """A cc_library, some sources of which are compiled as one: names in their unnamed namespaces have to differ.
 
@@ -15,19 +28,37 @@ def joined_library(name, joined, srcs = [], textual_hdrs = [], **kwargs):
       textual_hdrs: as for cc_library.
       **kwargs: as for cc_library.
     """
-    source = name + "_joined.cc"
-    native.genrule(
-        name = name + "_joined",
-        testonly = kwargs.get("testonly", False),
-        outs = [source],
-        cmd = "printf '#include \"%s\"\\n' {} >$@".format(
-            " ".join([native.package_name() + "/" + path for path in joined]),
-        ),
-        visibility = ["//visibility:private"],
-    )
     native.cc_library(
         name = name,
-        srcs = srcs + [source],
+        srcs = srcs + [_joined_source(name, joined, kwargs.get("testonly"))],
         textual_hdrs = textual_hdrs + joined,
+        **kwargs
+    )
+
+def joined_binary(name, joined, hdrs = [], deps = [], features = [], testonly = None, **kwargs):
+    """A cc_binary, all sources of which are compiled as one, as those of a joined_library.
+
+    Args:
+      name: of the program.
+      joined: its sources.
+      hdrs: headers of its own.
+      deps: as for cc_binary.
+      features: likewise.
+      testonly: likewise.
+      **kwargs: as for cc_binary.
+    """
+    joined_library(
+        name = name + "_sources",
+        testonly = testonly,
+        joined = joined,
+        hdrs = hdrs,
+        features = features,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    native.cc_binary(
+        name = name,
+        testonly = testonly,
+        deps = [name + "_sources"],
         **kwargs
     )

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMinuteNs = 60'000'000'000;
 // The service registers these. Its heap has the pieces that are read or under way: three of
 // 1 MiB, and those that the peer has not acknowledged.
-constexpr uint64_t kHeapBytes = 6 << 20;
+constexpr uint64_t kServiceHeapBytes = 6 << 20;
 constexpr uint64_t kBufferBytes = 4096;
 constexpr uint32_t kQueueDepth = 64;
 constexpr uint32_t kMaxConnections = 4;
@@ -52,8 +52,9 @@ absl::StatusOr<std::unique_ptr<BatonFiles>> BatonFiles::Start(SideName side,
   options.worker_program = "bench-file-worker";
   options.max_connections = kMaxConnections;
   options.queue_depth = kQueueDepth;
-  options.batond_arguments = {"--outside-effects", "--shard-heap-bytes", absl::StrCat(kHeapBytes),
-                              "--buffer-bytes", absl::StrCat(kBufferBytes)};
+  options.batond_arguments = {"--outside-effects", "--shard-heap-bytes",
+                              absl::StrCat(kServiceHeapBytes), "--buffer-bytes",
+                              absl::StrCat(kBufferBytes)};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(side, options));
   BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
                          examples::SharedMemory::Allocate(kRingBytes + kStagingBytes));
@@ -133,7 +134,7 @@ absl::Status BatonFiles::Check(const FileRequest& request, absl::Span<const uint
 }
 
 uint64_t BatonFiles::RegisteredFor(SendWay way, uint64_t bytes) {
-  return kHeapBytes + kBufferBytes + (UsesFileSender(way) ? 0 : bytes);
+  return kServiceHeapBytes + kBufferBytes + (UsesFileSender(way) ? 0 : bytes);
 }
 
 absl::StatusOr<std::unique_ptr<FileWay>> MakeBatonWay(BatonFiles* files, SendWay way,

@@ -21,10 +21,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/bench/server.h"
 #include "tests/bench/suite.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 
@@ -191,7 +191,7 @@ int Main(int argc, char** argv) {
   Options options;
   options.server.raw_program = "bench-raw-echo";
   options.server.worker_program = "bench-echo-worker";
-  Flags flags(
+  examples::Flags flags(
       "Making many connections over RDMA, and messages on a few of them: workers of Baton beside "
       "raw verbs.");
   AddSuiteOptions(flags, &options.suite);

@@ -16,10 +16,10 @@
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "tests/bench/failover_side.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/quantile.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 
@@ -278,7 +278,7 @@ absl::Status RunAndReport(Options options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags(
+  examples::Flags flags(
       "The longest silence that a service's peers see of a planned handoff, a crash or a hang of "
       "its owner, beside what one would do without Baton: connect anew to a warm successor, or go "
       "on "

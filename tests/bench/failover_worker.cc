@@ -1,6 +1,6 @@
 // failover-worker: a ledger whose process has memory of its own besides, as real services have.
-#include "tests/bench/flags.h"
 #include "worker/examples/common/ballast.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/ledger/ledger_program.h"
 
 namespace baton::bench {
@@ -10,8 +10,7 @@ class FailoverWorker final : public ledger::LedgerProgram {
  public:
   FailoverWorker() : LedgerProgram("failover-worker", 1) {}
 
-  void AddFlags(CLI::App& app, ledger::LedgerServiceOptions& options) override {
-    Flags flags(app);
+  void AddFlags(examples::Flags& flags, ledger::LedgerServiceOptions& options) override {
     flags.Add("--reply-version", &options.version, "told in every reply [1]");
     flags.Add("--ballast-mib", &ballast_mib_, "memory to map and touch besides [0]");
   }

@@ -15,11 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/temp_directory.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -126,7 +126,7 @@ class Measurement {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags(
+  examples::Flags flags(
       "Messages per second of a service while its arena is inspected again and again, with "
       "every connection's queues and work requests; while a copy of it is; and while none is.");
   AddSuiteOptions(flags, &options.suite);

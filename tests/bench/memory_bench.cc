@@ -26,12 +26,12 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/file_bench.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/heap_owner.h"
 #include "tests/bench/plain_bfc.h"
 #include "tests/bench/service_bytes.h"
 #include "tests/bench/suite.h"
 #include "tests/lib/verbs/fabric.h"
+#include "worker/examples/common/flags.h"
 #include "worker/heap_blocks.h"
 
 namespace baton::bench {
@@ -387,7 +387,7 @@ absl::Status Measure(const Options& options, Suite* suite) {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags(
+  examples::Flags flags(
       "What registered memory costs: heaps that survive their process, files that are sent "
       "through it, idle connections.");
   AddSuiteOptions(flags, &options.suite);

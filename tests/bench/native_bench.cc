@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/owned_side.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/processors.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -187,7 +187,7 @@ class NativeBench {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags("A native worker and a brokered one, beside raw loops on the same queues.");
+  examples::Flags flags("A native worker and a brokered one, beside raw loops on the same queues.");
   AddSuiteOptions(flags, &options.suite);
   flags.Add("--wire", &options.wires, kWires,
             "between owner and peer: loopback (both on one NIC), memory, tcp [loopback memory]");

@@ -22,11 +22,11 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/engine/engine.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/processors.h"
 #include "tests/harness/quantile.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -334,7 +334,7 @@ const std::array<NullBench::Part, 5> NullBench::kParts = {{
 int Main(int argc, char** argv) {
   SuiteOptions options;
   std::vector<std::string> only;
-  Flags flags("Baton's own part of the data path, over a device that does nothing.");
+  examples::Flags flags("Baton's own part of the data path, over a device that does nothing.");
   AddSuiteOptions(flags, &options);
   flags.Add("--only", &only, "parts, of all").OneOf(NullBench::PartNames());
   if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;

@@ -11,8 +11,8 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -120,7 +120,8 @@ absl::Status Serve(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags("The server that `./run bench connections` compares Baton with: raw verbs.");
+  examples::Flags flags(
+      "The server that `./run bench connections` compares Baton with: raw verbs.");
   flags.Add("--host", &options.host, "IPv4 address of the device").Required();
   flags.Add("--max-connections", &options.max_connections, "at once [1]");
   flags.Switch("--poll", &options.polls, "poll and yield, instead of waiting for events");

@@ -19,9 +19,9 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/harness/processors.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/common/shared_memory.h"
 
 namespace baton::bench {
@@ -243,7 +243,8 @@ absl::Status Serve(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags("The server that `./run bench rdma` compares Baton with: raw verbs, one connection.");
+  examples::Flags flags(
+      "The server that `./run bench rdma` compares Baton with: raw verbs, one connection.");
   flags.Add("--host", &options.host, "IPv4 address of the device").Required();
   flags.Switch("--poll", &options.polls, "poll and yield, instead of waiting for events");
   flags.Switch("--relay", &options.relays,

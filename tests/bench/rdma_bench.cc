@@ -19,10 +19,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/bench/server.h"
 #include "tests/bench/suite.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -422,7 +422,7 @@ int Main(int argc, char** argv) {
   options.server.worker_program = "bench-worker";
   options.server.max_connections = kMaxConnections;
   options.server.queue_depth = kSlots;
-  Flags flags(
+  examples::Flags flags(
       "Messages, writes, reads and atomics of a worker of Baton over RDMA, beside the same over "
       "raw "
       "verbs.");

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
 
 namespace baton::bench {
@@ -305,7 +305,7 @@ absl::Status MeasureRound(const Options& options, const Suite& suite, Round& rou
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags(
+  examples::Flags flags(
       "A Baton of one service with many connections and one of many services, workers and "
       "connections, each beside a small one: lists, handoffs, attaching, round trips, idleness.");
   AddSuiteOptions(flags, &options.suite);

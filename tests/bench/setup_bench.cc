@@ -17,11 +17,11 @@
 #include "lib/base/status.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/suite.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -180,7 +180,7 @@ class SetupBench {
 
 int Main(int argc, char** argv) {
   SuiteOptions options;
-  Flags flags("What it takes to go on with what a dead driver left.");
+  examples::Flags flags("What it takes to go on with what a dead driver left.");
   AddSuiteOptions(flags, &options);
   if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   Suite suite("setup", options);

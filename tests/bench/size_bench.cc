@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/service_bytes.h"
 #include "tests/bench/suite.h"
@@ -25,6 +24,7 @@
 #include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 
@@ -293,7 +293,7 @@ void Compare(Suite* suite) {
 
 int Main(int argc, char** argv) {
   Options options;
-  Flags flags(
+  examples::Flags flags(
       "What a connection, a shard and a service of Baton take of memory, and whether its processes "
       "grow while peers come and go and workers are handed over to, killed and upgraded.");
   AddSuiteOptions(flags, &options.suite);

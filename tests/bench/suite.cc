@@ -23,10 +23,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
 #include "tests/demo/cpu_meter.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/quantile.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -154,7 +154,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void AddSuiteOptions(Flags& flags, SuiteOptions* options) {
+void AddSuiteOptions(examples::Flags& flags, SuiteOptions* options) {
   flags.Add("--rounds", &options->rounds, "measured in turns, so many times [5]").Within(1, 1000);
   flags.Add("--scale", &options->scale, "so many times the operations of a measurement [1]")
       .Within(0.001, 1000.0);

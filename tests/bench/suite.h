@@ -23,8 +23,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/bench/flags.h"
 #include "tests/harness/quantile.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 
@@ -84,7 +84,7 @@ struct SuiteOptions {
   // A bar that is not met is an error, and so is what was not measured.
   bool check = false;
 };
-void AddSuiteOptions(Flags& flags, SuiteOptions* options);
+void AddSuiteOptions(examples::Flags& flags, SuiteOptions* options);
 
 // Exit statuses of a suite.
 inline constexpr int kExitFailed = 1;       // a bar is not met, or something went wrong

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/bench/flags.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/temp_directory.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::bench {
 namespace {
@@ -206,7 +206,7 @@ int Checked(const Suite& suite) { return ExitCode("sample", suite.Report()); }
 SuiteOptions Checking() {
   SuiteOptions options;
   const char* arguments[] = {"sample_bench", "--check"};
-  Flags flags("");
+  examples::Flags flags("");
   AddSuiteOptions(flags, &options);
   EXPECT_EQ(flags.Parse(2, arguments), std::nullopt);
   return options;

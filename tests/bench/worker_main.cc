@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "lib/base/status.h"
-#include "tests/bench/flags.h"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
 
 namespace baton::bench {
@@ -29,7 +29,7 @@ int ServeWorker(int argc, char** argv, const std::string& program, const std::st
                 Service* service) {
   WorkerOptions options;
   std::string host;
-  Flags flags(description);
+  examples::Flags flags(description);
   flags.Add("--socket", &options.socket, "the service's socket").Required();
   flags.Add("--service", &options.service, "name of the service").Required();
   flags.Add("--host", &host, "IPv4 address to listen on").Required();

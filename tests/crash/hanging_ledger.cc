@@ -15,13 +15,14 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/ledger/ledger_service.h"
 #include "worker/worker.h"
 
@@ -30,7 +31,7 @@ namespace {
 
 enum class Hang { kNone, kSpin, kBlock };
 
-struct Flags {
+struct Arguments {
   std::string socket, service, listen, name;
   uint32_t threads = 1;
   bool await_command = false;
@@ -71,11 +72,11 @@ class HangingLedger final : public LedgerService {
 
 class ServingThread {
  public:
-  ServingThread(const Flags& flags, uint32_t index)
-      : flags_(flags),
+  ServingThread(const Arguments& arguments, uint32_t index)
+      : arguments_(arguments),
         index_(index),
-        service_(flags.ledger, flags.hang_in == "adopt"),
-        may_serve_(!flags.await_command),
+        service_(arguments.ledger, arguments.hang_in == "adopt"),
+        may_serve_(!arguments.await_command),
         thread_([this] { Run(); }) {}
 
   void Obey(const std::string& command) {
@@ -96,9 +97,9 @@ class ServingThread {
 
   absl::Status Serve() {
     WorkerOptions options;
-    options.socket = flags_.socket;
-    options.service = flags_.service;
-    options.name = absl::StrCat(flags_.name, ".", index_);
+    options.socket = arguments_.socket;
+    options.service = arguments_.service;
+    options.name = absl::StrCat(arguments_.name, ".", index_);
     options.version = "v1";
     options.reads_state_version_min = kAccountStateVersion;
     options.reads_state_version_max = kAccountStateVersion;
@@ -106,13 +107,13 @@ class ServingThread {
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
                            Worker::Attach(options, &service_));
     BATON_RETURN_IF_ERROR(service_.Fit(worker->capacity()));
-    BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(flags_.listen));
+    BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(arguments_.listen));
     BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(address.host, address.port));
     Tell("attached", *worker, port);
     may_serve_.wait(false);
     BATON_RETURN_IF_ERROR(worker->Ready());
     Tell("ready", *worker, port);
-    if (flags_.hang_in == "start") HangNow(Hang::kSpin);
+    if (arguments_.hang_in == "start") HangNow(Hang::kSpin);
     return worker->Run();
   }
 
@@ -122,7 +123,7 @@ class ServingThread {
     (void)!write(STDOUT_FILENO, line.data(), line.size());
   }
 
-  const Flags& flags_;
+  const Arguments& arguments_;
   const uint32_t index_;
   HangingLedger service_;
   std::atomic<bool> may_serve_;
@@ -130,22 +131,22 @@ class ServingThread {
 };
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"A ledger that hangs on demand."};
-  app.add_option("--socket", flags.socket)->required();
-  app.add_option("--service", flags.service)->required();
-  app.add_option("--listen", flags.listen)->required();
-  app.add_option("--name", flags.name);
-  app.add_option("--window", flags.ledger.window);
-  app.add_option("--message-size", flags.ledger.message_bytes);
-  app.add_option("--threads", flags.threads);
-  app.add_flag("--await-command", flags.await_command, "serve only when told so");
-  app.add_option("--hang-in", flags.hang_in,
-                 "adopt: when it is given a shard; start: when it may be given one");
-  CLI11_PARSE(app, argc, argv);
+  Arguments arguments;
+  examples::Flags flags("A ledger that hangs on demand.");
+  flags.Add("--socket", &arguments.socket).Required();
+  flags.Add("--service", &arguments.service).Required();
+  flags.Add("--listen", &arguments.listen).Required();
+  flags.Add("--name", &arguments.name);
+  flags.Add("--window", &arguments.ledger.window);
+  flags.Add("--message-size", &arguments.ledger.message_bytes);
+  flags.Add("--threads", &arguments.threads);
+  flags.Switch("--await-command", &arguments.await_command, "serve only when told so");
+  flags.Add("--hang-in", &arguments.hang_in,
+            "adopt: when it is given a shard; start: when it may be given one");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
 
   std::deque<ServingThread> threads;
-  for (uint32_t i = 0; i < flags.threads; ++i) threads.emplace_back(flags, i);
+  for (uint32_t i = 0; i < arguments.threads; ++i) threads.emplace_back(arguments, i);
   std::string command;
   for (uint32_t thread = 0; std::cin >> command >> thread;) threads.at(thread).Obey(command);
   _exit(0);  // who commands us has gone

@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "lib/base/status.h"
 #include "tests/worker/counted_stream.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/common/worker_program.h"
 #include "worker/worker.h"
 
@@ -19,7 +20,7 @@ constexpr char kProgram[] = "ledger";  // as the harness expects it
 // A slow receiver sleeps after so many messages.
 constexpr uint64_t kMessagesPerSleep = 8;
 
-struct Flags {
+struct Arguments {
   examples::WorkerFlags worker;
   uint32_t sleep_us = 0;
   uint32_t ignored = 0;
@@ -49,27 +50,27 @@ class StreamService final : public Service {
   uint64_t completions_ = 0;
 };
 
-absl::Status Serve(const Flags& flags) {
-  StreamService service(flags.sleep_us);
-  WorkerOptions options = examples::OptionsOf(flags.worker);
+absl::Status Serve(const Arguments& arguments) {
+  StreamService service(arguments.sleep_us);
+  WorkerOptions options = examples::OptionsOf(arguments.worker);
   options.version = "v1";
   options.reads_state_version_min = options.reads_state_version_max = kFormat;
   options.writes_state_version = kFormat;
   options.commit_mode = CommitMode::kAfterEachCompletion;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
-  return examples::ServeUntilAsked(*worker, flags.worker, kProgram, /*version=*/1,
+  return examples::ServeUntilAsked(*worker, arguments.worker, kProgram, /*version=*/1,
                                    [](uint16_t) { return absl::OkStatus(); });
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"A service that reads and answers streams of numbered messages."};
-  examples::AddWorkerFlags(app, kProgram, flags.worker);
-  app.add_option("--window", flags.ignored);
-  app.add_option("--message-size", flags.ignored);
-  app.add_option("--sleep-us", flags.sleep_us, "how long it sleeps between messages");
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
+  Arguments arguments;
+  examples::Flags flags("A service that reads and answers streams of numbered messages.");
+  examples::AddWorkerFlags(flags, kProgram, arguments.worker);
+  flags.Add("--window", &arguments.ignored);
+  flags.Add("--message-size", &arguments.ignored);
+  flags.Add("--sleep-us", &arguments.sleep_us, "how long it sleeps between messages");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  const absl::Status status = Serve(arguments);
   if (!status.ok()) std::cerr << status << std::endl;
   return status.ok() ? 0 : 1;
 }

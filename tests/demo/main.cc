@@ -6,13 +6,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/process_limits.h"
@@ -20,6 +18,7 @@
 #include "tests/demo/live_view.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"
+#include "worker/examples/common/flags.h"
 
 namespace baton::demo {
 namespace {
@@ -31,52 +30,51 @@ struct Output {
   bool no_live = false;
 };
 
-void AddFlags(CLI::App& app, DemoOptions& options, Output& output) {
-  app.add_flag("--json", output.json, "print one JSON object instead of the table");
-  app.add_flag("--html", output.html,
+void AddFlags(examples::Flags& flags, DemoOptions& options, Output& output) {
+  flags.Switch("--json", &output.json, "print one JSON object instead of the table");
+  flags.Switch("--html", &output.html,
                "write demo.html, too: a page with the table and figures to zoom into");
-  app.add_flag("--no-live", output.no_live,
+  flags.Switch("--no-live", &output.no_live,
                "print a line for each event, in a terminal, too, where there is a live picture");
-  app.add_option("--output", output.directory, "directory for the picture and its data [out/demo]");
-  app.add_option("--connections", options.connections, "connections of the peer [64]")
-      ->check(CLI::Range(1, 4096));
-  app.add_option(
-         "--mode", options.mode,
-         "of the workers: brokered, programs whose queues the driver operates; native, which "
-         "operate them themselves [brokered]")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Mode>{
-          {ModeName(Mode::kBrokered), Mode::kBrokered}, {ModeName(Mode::kNative), Mode::kNative}}));
-  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
-  app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
-  app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
-  app.add_option("--handoffs", options.handoffs, "planned handoffs [20]");
-  app.add_option("--upgrades", options.upgrades, "upgrades that complete [20]");
-  app.add_option("--bad-upgrades", options.bad_upgrades,
-                 "upgrades to a program that crashes, is never healthy, or hangs, in turn [6]");
-  app.add_option("--crashes", options.crashes, "kills of the owner with a hot standby [20]");
-  app.add_option("--hangs", options.hangs, "stops of the owner with a hot standby [5]");
-  app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
-  app.add_option("--control-kills", options.control_kills, "kills of control [1]");
-  app.add_option("--keeper-kills", options.keeper_kills, "kills of the service's keeper [3]");
-  app.add_option("--baton-upgrades", options.baton_upgrades,
-                 "replacements of the service's keeper by `baton upgrade --baton` [3]");
-  app.add_option("--batond-kills", options.batond_kills, "kills of batond [3]");
-  app.add_option("--poisons", options.poisons,
-                 "messages of which every worker dies, until their connection is failed [3]");
-  app.add_option("--baseline-runs", options.baseline_runs,
-                 "without Baton: kills after which clients connect anew, and restarts and kills "
-                 "with clients that have connections to a standby, of each so many [10]");
-  app.add_option("--realtime-priority", options.realtime_priority,
-                 "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
-                 "soft device, 0 on others]")
-      ->check(CLI::Range(0, 99));
-  app.add_option(
-      "--require-ratio", options.required_ratio,
+  flags.Add("--output", &output.directory, "directory for the picture and its data [out/demo]");
+  flags.Add("--connections", &options.connections, "connections of the peer [64]").Within(1, 4096);
+  flags.Add(
+      "--mode", &options.mode,
+      {{ModeName(Mode::kBrokered), Mode::kBrokered}, {ModeName(Mode::kNative), Mode::kNative}},
+      "of the workers: brokered, programs whose queues the driver operates; native, which "
+      "operate them themselves [brokered]");
+  flags.Add("--device", &options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--address", &options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
+  flags.Add("--shards", &options.shards, "shards of the service [4]").Within(1, 64);
+  flags.Add("--rate", &options.rate, "messages per second; 0: half of the processor time [0]");
+  flags.Add("--handoffs", &options.handoffs, "planned handoffs [20]");
+  flags.Add("--upgrades", &options.upgrades, "upgrades that complete [20]");
+  flags.Add("--bad-upgrades", &options.bad_upgrades,
+            "upgrades to a program that crashes, is never healthy, or hangs, in turn [6]");
+  flags.Add("--crashes", &options.crashes, "kills of the owner with a hot standby [20]");
+  flags.Add("--hangs", &options.hangs, "stops of the owner with a hot standby [5]");
+  flags.Add("--cold-crashes", &options.cold_crashes, "kills without a standby [3]");
+  flags.Add("--control-kills", &options.control_kills, "kills of control [1]");
+  flags.Add("--keeper-kills", &options.keeper_kills, "kills of the service's keeper [3]");
+  flags.Add("--baton-upgrades", &options.baton_upgrades,
+            "replacements of the service's keeper by `baton upgrade --baton` [3]");
+  flags.Add("--batond-kills", &options.batond_kills, "kills of batond [3]");
+  flags.Add("--poisons", &options.poisons,
+            "messages of which every worker dies, until their connection is failed [3]");
+  flags.Add("--baseline-runs", &options.baseline_runs,
+            "without Baton: kills after which clients connect anew, and restarts and kills "
+            "with clients that have connections to a standby, of each so many [10]");
+  flags
+      .Add("--realtime-priority", &options.realtime_priority,
+           "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
+           "soft device, 0 on others]")
+      .Within(0, 99);
+  flags.Add(
+      "--require-ratio", &options.required_ratio,
       "fail unless the median gap of clients that connect anew is so many times the median "
       "blackout of handoffs and of upgrades, and the gap of a kill with a connected standby so "
       "many times that of hot crashes; 0: any [0]");
-  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
+  flags.Add("--bin", &options.binary_directory, "where the programs are [$BATON_BIN, beside]");
 }
 
 // All parties share a few cores here. Without real-time priorities the times are those of the
@@ -133,12 +131,12 @@ void SayWritten(const char* what, const absl::Status& written, const std::string
 int Main(int argc, char** argv) {
   DemoResult result;
   Output output;
-  CLI::App app{
+  examples::Flags flags(
       "Replaces and kills a service over RDMA under verified traffic, with Baton and without. Exit "
       "status 0: with Baton nothing was lost, duplicated, reordered or disconnected, and every "
-      "event ended as it should."};
-  AddFlags(app, result.options, output);
-  CLI11_PARSE(app, argc, argv);
+      "event ended as it should.");
+  AddFlags(flags, result.options, output);
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   std::error_code error;
   std::filesystem::create_directories(output.directory, error);
   if (error) {

@@ -13,14 +13,15 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "tests/native/connecting_asks.h"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
 
 namespace baton::native {
@@ -49,7 +50,7 @@ struct Use {
   bool answered = false;
 };
 
-struct Flags {
+struct Arguments {
   std::string peer, stop_file;
   uint16_t port = 0;
   int lives = 0;        // asks of an owner until it kills itself, at least; 0: it does not
@@ -59,8 +60,8 @@ struct Flags {
 
 class Connecting final : public Service {
  public:
-  explicit Connecting(const Flags& flags) : flags_(flags) {
-    if (flags.lives > 0) asks_to_live_ = flags.lives + static_cast<int>(random_() % 32);
+  explicit Connecting(const Arguments& arguments) : arguments_(arguments) {
+    if (arguments.lives > 0) asks_to_live_ = arguments.lives + static_cast<int>(random_() % 32);
   }
 
   absl::Status Serve(const WorkerOptions& options) {
@@ -68,7 +69,7 @@ class Connecting final : public Service {
     BATON_RETURN_IF_ERROR(worker_->Ready());
     while (!over_) {
       BATON_ASSIGN_OR_RETURN(const int work, worker_->Poll());
-      const bool stops = access(flags_.stop_file.c_str(), F_OK) == 0;
+      const bool stops = access(arguments_.stop_file.c_str(), F_OK) == 0;
       for (Shard* shard : std::vector<Shard*>(shards_)) stops ? Tell(*shard) : AskForMore(*shard);
       if (work == 0) BATON_RETURN_IF_ERROR(worker_->Wait(kPauseMs));
     }
@@ -144,11 +145,11 @@ class Connecting final : public Service {
     Check(Keep(shard, account));
     if (!shard.Commit().ok()) return false;
     if (--asks_to_live_ == 0) DieSoon();
-    const uint16_t port = AskOf(ask) == Ask::kUnheard ? kNobodysPort : flags_.port;
+    const uint16_t port = AskOf(ask) == Ask::kUnheard ? kNobodysPort : arguments_.port;
     const std::string_view data(reinterpret_cast<const char*>(&ask), sizeof(ask));
-    const absl::Status status = worker_->Connect(shard, flags_.peer, port, data, ask).status();
-    if (account.asks == flags_.repeat) {
-      Check(worker_->Connect(shard, flags_.peer, port, data, ask).status());
+    const absl::Status status = worker_->Connect(shard, arguments_.peer, port, data, ask).status();
+    if (account.asks == arguments_.repeat) {
+      Check(worker_->Connect(shard, arguments_.peer, port, data, ask).status());
     }
     if (status.ok()) return true;
     account.under_way[place] = 0;
@@ -204,7 +205,7 @@ class Connecting final : public Service {
   }
 
   void BeginUse(Shard& shard, Connection& connection, uint64_t ask) {
-    if ((ask & 0xffff'ffff) == flags_.forget) return;
+    if ((ask & 0xffff'ffff) == arguments_.forget) return;
     Check(Keep(shard, connection, {ask, false}));
     FailoverMessage message;
     message.sequence = ask;
@@ -240,7 +241,7 @@ class Connecting final : public Service {
     if (std::exchange(told_[shard.index()], line) != line) std::cout << line << std::flush;
   }
 
-  const Flags flags_;
+  const Arguments arguments_;
   std::unique_ptr<Worker> worker_;
   std::vector<Shard*> shards_;
   std::vector<std::string> told_;  // by shard
@@ -251,21 +252,21 @@ class Connecting final : public Service {
 
 int Main(int argc, char** argv) {
   WorkerOptions options;
-  Flags flags;
+  Arguments arguments;
   std::string listen;
-  CLI::App app{"A native service that connects to its peer."};
-  app.add_option("--socket", options.socket, "the service's socket")->required();
-  app.add_option("--service", options.service, "name of the service")->required();
-  app.add_option("--listen", listen, "not used: it connects");
-  app.add_option("--peer", flags.peer, "address of the peer")->required();
-  app.add_option("--port", flags.port, "of the peer")->required();
-  app.add_option("--stop-file", flags.stop_file, "once it is there, nothing is asked")->required();
-  app.add_option("--lives", flags.lives, "asks of an owner until it kills itself, at least");
-  app.add_option("--forget", flags.forget, "number of an ask whose connection is not used");
-  app.add_option("--repeat", flags.repeat, "number of an ask that is made twice");
-  CLI11_PARSE(app, argc, argv);
+  examples::Flags flags("A native service that connects to its peer.");
+  flags.Add("--socket", &options.socket, "the service's socket").Required();
+  flags.Add("--service", &options.service, "name of the service").Required();
+  flags.Add("--listen", &listen, "not used: it connects");
+  flags.Add("--peer", &arguments.peer, "address of the peer").Required();
+  flags.Add("--port", &arguments.port, "of the peer").Required();
+  flags.Add("--stop-file", &arguments.stop_file, "once it is there, nothing is asked").Required();
+  flags.Add("--lives", &arguments.lives, "asks of an owner until it kills itself, at least");
+  flags.Add("--forget", &arguments.forget, "number of an ask whose connection is not used");
+  flags.Add("--repeat", &arguments.repeat, "number of an ask that is made twice");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   options.commit_mode = CommitMode::kAfterEachCompletion;  // each finds what the last has kept
-  const absl::Status status = Connecting(flags).Serve(options);
+  const absl::Status status = Connecting(arguments).Serve(options);
   if (status.ok()) return 0;
   std::cerr << "connecting-service: " << status << "\n";
   return 1;

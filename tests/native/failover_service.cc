@@ -5,11 +5,12 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "lib/base/status.h"
 #include "tests/native/message.h"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
 
 namespace baton::native {
@@ -75,14 +76,14 @@ absl::Status Serve(const WorkerOptions& options, const std::string& listen) {
 int Main(int argc, char** argv) {
   WorkerOptions options;
   std::string listen;
-  CLI::App app{"The native service of the failover bar."};
-  app.add_option("--socket", options.socket, "the service's socket")->required();
-  app.add_option("--service", options.service, "name of the service")->required();
-  app.add_option("--listen", listen, "HOST:PORT")->required();
-  app.add_option("--yield-microseconds", options.yield_microseconds,
-                 "how long it yields before it sleeps");
-  app.add_option("--realtime-priority", options.realtime_priority, "of the serving thread");
-  CLI11_PARSE(app, argc, argv);
+  examples::Flags flags("The native service of the failover bar.");
+  flags.Add("--socket", &options.socket, "the service's socket").Required();
+  flags.Add("--service", &options.service, "name of the service").Required();
+  flags.Add("--listen", &listen, "HOST:PORT").Required();
+  flags.Add("--yield-microseconds", &options.yield_microseconds,
+            "how long it yields before it sleeps");
+  flags.Add("--realtime-priority", &options.realtime_priority, "of the serving thread");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   const absl::Status status = Serve(options, listen);
   if (status.ok()) return 0;
   std::cerr << "failover-service: " << status << "\n";

@@ -7,10 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
 
 namespace baton {
@@ -18,7 +19,7 @@ namespace {
 
 volatile sig_atomic_t g_terminated = 0;
 
-struct Flags {
+struct Arguments {
   WorkerOptions worker;
   std::string fault;
   std::string fault_file;   // without which it has none
@@ -30,12 +31,12 @@ struct Flags {
 
 class IdleService final : public Service {
  public:
-  explicit IdleService(const Flags& flags) : flags_(flags) {}
+  explicit IdleService(const Arguments& arguments) : arguments_(arguments) {}
 
   absl::Status OnAdopt(Shard&) override {
     const bool refuses =
-        !flags_.refuse_file.empty() && access(flags_.refuse_file.c_str(), F_OK) == 0;
-    if (refuses || flags_.fault == "refuse") return absl::UnimplementedError("not this one");
+        !arguments_.refuse_file.empty() && access(arguments_.refuse_file.c_str(), F_OK) == 0;
+    if (refuses || arguments_.fault == "refuse") return absl::UnimplementedError("not this one");
     owns = true;
     return absl::OkStatus();
   }
@@ -46,7 +47,7 @@ class IdleService final : public Service {
   bool shutdown = false;
 
  private:
-  const Flags& flags_;
+  const Arguments& arguments_;
 };
 
 // Once it owns a shard and has said so.
@@ -58,54 +59,56 @@ void HaveFault(const std::string& fault, Worker& worker) {
   if (fault == "turn-unhealthy") worker.ReportHealth(false, "asked for");
 }
 
-int Serve(const Flags& flags) {
-  if (flags.fault == "exit") return 3;
-  IdleService service(flags);
-  auto worker = Worker::Attach(flags.worker, &service);
+int Serve(const Arguments& arguments) {
+  if (arguments.fault == "exit") return 3;
+  IdleService service(arguments);
+  auto worker = Worker::Attach(arguments.worker, &service);
   if (!worker.ok()) {
     std::fprintf(stderr, "%s\n", std::string(worker.status().message()).c_str());
     return 1;
   }
-  if (flags.fault == "unhealthy") (*worker)->ReportHealth(false, "asked for");
-  if (flags.fault == "never-ready") {
+  if (arguments.fault == "unhealthy") (*worker)->ReportHealth(false, "asked for");
+  if (arguments.fault == "never-ready") {
     for (;;) pause();
   }
   if (!(*worker)->Ready().ok()) return 1;
-  if (flags.take_over) {
-    const absl::Status begun = (*worker)->TakeOver(flags.shards);
+  if (arguments.take_over) {
+    const absl::Status begun = (*worker)->TakeOver(arguments.shards);
     std::printf("take over: %s\n", begun.ToString().c_str());
     std::fflush(stdout);
   }
-  while (flags.deaf || (!service.shutdown && g_terminated == 0)) {
+  while (arguments.deaf || (!service.shutdown && g_terminated == 0)) {
     if (!(*worker)->Poll().ok()) return 1;
-    if (service.owns) HaveFault(flags.fault, **worker);
+    if (service.owns) HaveFault(arguments.fault, **worker);
     if (!(*worker)->Wait(10).ok()) return 1;
   }
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  flags.worker.service = "kv";
-  flags.worker.control_stream = false;
-  CLI::App app{"A worker that owns shards and has faults."};
-  app.add_option("--socket", flags.worker.socket)->required();
-  app.add_option("--program-version", flags.worker.version);
-  app.add_option("--reads-min", flags.worker.reads_state_version_min);
-  app.add_option("--reads-max", flags.worker.reads_state_version_max);
-  app.add_option("--writes", flags.worker.writes_state_version);
-  app.add_option("--fault", flags.fault);
-  app.add_option("--fault-file", flags.fault_file, "it has the fault only if it starts with this");
-  app.add_option("--refuse-file", flags.refuse_file);
-  app.add_flag("--deaf", flags.deaf);
-  app.add_flag("--take-over", flags.take_over);
-  app.add_option("--shard", flags.shards, "it takes over; may be repeated");
-  CLI11_PARSE(app, argc, argv);
-  if (!flags.fault_file.empty() && access(flags.fault_file.c_str(), F_OK) != 0) flags.fault.clear();
+  Arguments arguments;
+  arguments.worker.service = "kv";
+  arguments.worker.control_stream = false;
+  examples::Flags flags("A worker that owns shards and has faults.");
+  flags.Add("--socket", &arguments.worker.socket).Required();
+  flags.Add("--program-version", &arguments.worker.version);
+  flags.Add("--reads-min", &arguments.worker.reads_state_version_min);
+  flags.Add("--reads-max", &arguments.worker.reads_state_version_max);
+  flags.Add("--writes", &arguments.worker.writes_state_version);
+  flags.Add("--fault", &arguments.fault);
+  flags.Add("--fault-file", &arguments.fault_file, "it has the fault only if it starts with this");
+  flags.Add("--refuse-file", &arguments.refuse_file);
+  flags.Switch("--deaf", &arguments.deaf);
+  flags.Switch("--take-over", &arguments.take_over);
+  flags.Add("--shard", &arguments.shards, "it takes over; may be repeated");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  if (!arguments.fault_file.empty() && access(arguments.fault_file.c_str(), F_OK) != 0) {
+    arguments.fault.clear();
+  }
   struct sigaction action = {};
   action.sa_handler = [](int) { g_terminated = 1; };
   sigaction(SIGTERM, &action, nullptr);
-  return Serve(flags);
+  return Serve(arguments);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
@@ -29,17 +28,16 @@ absl::Status TellReady(const WorkerFlags& flags, const std::string& program, uin
 
 }  // namespace
 
-void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags) {
-  app.add_option("--socket", flags.socket, "the service's socket, <state_dir>/<service>.sock")
-      ->required();
-  app.add_option("--service", flags.service, "name of the service [" + flags.service + "]");
-  app.add_option("--listen", flags.listen, "HOST:PORT to listen on for the service");
-  app.add_option("--name", flags.name, "shown to operators");
-  app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
-  app.add_flag("--take-over", flags.take_over,
+void AddWorkerFlags(Flags& flags, const std::string& program, WorkerFlags& worker) {
+  flags.Add("--socket", &worker.socket, "the service's socket, <state_dir>/<service>.sock")
+      .Required();
+  flags.Add("--service", &worker.service, "name of the service [" + worker.service + "]");
+  flags.Add("--listen", &worker.listen, "HOST:PORT to listen on for the service");
+  flags.Add("--name", &worker.name, "shown to operators");
+  flags.Add("--realtime-priority", &worker.realtime_priority, "of the serving thread [0: none]");
+  flags.Switch("--take-over", &worker.take_over,
                "take the shards over from the workers that serve, as an upgrade");
-  app.add_option("--ready-fd", flags.ready_fd,
-                 "where \"" + program + " ready\" is written [stdout]");
+  flags.Add("--ready-fd", &worker.ready_fd, "where \"" + program + " ready\" is written [stdout]");
 }
 
 WorkerOptions OptionsOf(const WorkerFlags& flags) {

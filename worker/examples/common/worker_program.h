@@ -8,11 +8,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "worker/examples/common/flags.h"
 #include "worker/worker.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace baton::examples {
 
@@ -27,7 +24,7 @@ struct WorkerFlags {
 };
 
 // `program`: its name in its ready line.
-void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags);
+void AddWorkerFlags(Flags& flags, const std::string& program, WorkerFlags& worker);
 
 // Returns options with what the flags say; the program sets the rest.
 WorkerOptions OptionsOf(const WorkerFlags& flags);

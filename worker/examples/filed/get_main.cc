@@ -6,16 +6,17 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status.h"
 #include "lib/text/text.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/filed/download.h"
 #include "worker/examples/filed/get_client.h"
 #include "worker/examples/filed/get_progress.h"
@@ -26,7 +27,7 @@ namespace {
 
 constexpr size_t kMostTextBytes = 2 * kMaxPathBytes;  // of a line about a file
 
-struct Flags {
+struct Arguments {
   std::string source;
   std::string directory = ".";
   std::string device = "soft";
@@ -79,15 +80,16 @@ void LimitRate(const Totals& totals, const GetProgress& progress, uint64_t rate)
   }
 }
 
-absl::StatusOr<Totals> Get(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const Source source, ParseSource(flags.source));
+absl::StatusOr<Totals> Get(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const Source source, ParseSource(arguments.source));
   BATON_ASSIGN_OR_RETURN(LocalTree tree,
-                         LocalTree::Open(flags.directory, /*make=*/!flags.download.verify));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
+                         LocalTree::Open(arguments.directory, /*make=*/!arguments.download.verify));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device,
+                         examples::OpenDevice(arguments.device));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GetClient> client,
                          GetClient::Connect(std::move(device), source.address,
-                                            std::chrono::milliseconds(flags.patience_ms)));
-  GetProgress progress(STDERR_FILENO, flags.quiet);
+                                            std::chrono::milliseconds(arguments.patience_ms)));
+  GetProgress progress(STDERR_FILENO, arguments.quiet);
   const auto complain = [&](const std::string& path, const std::string& reason) {
     progress.Clear();
     std::cerr << "baton-get: " << OneLine(path.empty() ? "/" : path, kMostTextBytes) << ": "
@@ -95,41 +97,42 @@ absl::StatusOr<Totals> Get(const Flags& flags) {
   };
   const auto report = [&](const Totals& totals, const std::string& path) {
     progress.Update(totals, path);
-    LimitRate(totals, progress, flags.rate);
+    LimitRate(totals, progress, arguments.rate);
   };
-  Download download(client.get(), &tree, flags.download, complain, report);
+  Download download(client.get(), &tree, arguments.download, complain, report);
   const absl::Status status = download.Run(source.path);
   progress.Clear();
-  std::cout << Summary(download.totals(), flags.download, progress.seconds()) << std::endl;
+  std::cout << Summary(download.totals(), arguments.download, progress.seconds()) << std::endl;
   if (!status.ok()) return status;
   return download.totals();
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{
+  Arguments arguments;
+  examples::Flags flags(
       "baton-get: fetches a file, or all that is below a directory, from filed.\n"
       "Every piece is checked by its CRC32C. A file is written beside its place and gets its name\n"
-      "when it is complete."};
-  app.add_option("SOURCE", flags.source, "HOST:PORT[/PATH]")->required();
-  app.add_option("-o,--output", flags.directory, "directory to write into [.]");
-  CLI::Option* const resume = app.add_flag(
-      "--resume", flags.download.resume,
+      "when it is complete.");
+  flags.Add("SOURCE", &arguments.source, "HOST:PORT[/PATH]").Required();
+  flags.Add("-o,--output", &arguments.directory, "directory to write into [.]");
+  const examples::Flag resume = flags.Switch(
+      "--resume", &arguments.download.resume,
       "leave files that are here with the server's size and time, and go on with parts");
-  app.add_flag("--verify", flags.download.verify,
-               "write nothing: have all sent, and compare it with the files that are here")
-      ->excludes(resume);
-  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--range-bytes", flags.download.range_bytes, "of one request [8388608]")
-      ->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 40));
-  app.add_option("--limit-rate", flags.rate, "bytes a second, at most; 1 MiB or more [no limit]")
-      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40));
-  app.add_option("--patience-ms", flags.patience_ms,
-                 "give up when the server says nothing for so long [120000]");
-  app.add_flag("--quiet", flags.quiet, "no progress");
-  CLI11_PARSE(app, argc, argv);
+  flags
+      .Switch("--verify", &arguments.download.verify,
+              "write nothing: have all sent, and compare it with the files that are here")
+      .Excludes(resume);
+  flags.Add("--device", &arguments.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--range-bytes", &arguments.download.range_bytes, "of one request [8388608]")
+      .Within(uint64_t{4096}, uint64_t{1} << 40);
+  flags.Add("--limit-rate", &arguments.rate, "bytes a second, at most; 1 MiB or more [no limit]")
+      .Within(uint64_t{1} << 20, uint64_t{1} << 40);
+  flags.Add("--patience-ms", &arguments.patience_ms,
+            "give up when the server says nothing for so long [120000]");
+  flags.Switch("--quiet", &arguments.quiet, "no progress");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
 
-  const absl::StatusOr<Totals> totals = Get(flags);
+  const absl::StatusOr<Totals> totals = Get(arguments);
   if (totals.ok()) return totals->failed == 0 ? 0 : 1;
   std::cerr << "baton-get: " << OneLine(MessageOf(totals.status()), kMostTextBytes) << std::endl;
   return 1;

@@ -16,11 +16,11 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +33,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/ballast.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/common/shared_memory.h"
 #include "worker/examples/ledger/ledger_account.h"
 
@@ -341,7 +342,7 @@ absl::Status BaselineServer::OnConnectRequest(std::unique_ptr<verbs::ConnectionI
 
 BaselineServer* g_server = nullptr;  // for the signal handler
 
-struct Flags {
+struct Arguments {
   std::string listen;
   std::string device = "soft";
   int wait_for_pid = 0;
@@ -365,19 +366,21 @@ void Tell(const std::string& line) {
   std::fflush(stdout);
 }
 
-absl::Status Serve(Flags flags) {
-  BATON_ASSIGN_OR_RETURN(flags.server.listen, examples::ParseAddress(flags.listen));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
+absl::Status Serve(Arguments arguments) {
+  BATON_ASSIGN_OR_RETURN(arguments.server.listen, examples::ParseAddress(arguments.listen));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device,
+                         examples::OpenDevice(arguments.device));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BaselineServer> server,
-                         BaselineServer::Create(std::move(device), flags.server));
-  BATON_RETURN_IF_ERROR(examples::TakeBallast(flags.ballast_mib));
-  if (flags.realtime_priority > 0) {
-    BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
+                         BaselineServer::Create(std::move(device), arguments.server));
+  BATON_RETURN_IF_ERROR(examples::TakeBallast(arguments.ballast_mib));
+  if (arguments.realtime_priority > 0) {
+    BATON_RETURN_IF_ERROR(UseRealtimePriority(arguments.realtime_priority));
   }
-  if (flags.wait_for_pid > 0) {
-    const FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, flags.wait_for_pid, 0)));
+  if (arguments.wait_for_pid > 0) {
+    const FileDescriptor pidfd(
+        static_cast<int>(syscall(SYS_pidfd_open, arguments.wait_for_pid, 0)));
     if (!pidfd && errno != ESRCH) {
-      return ErrnoStatus(errno, absl::StrCat("cannot watch process ", flags.wait_for_pid));
+      return ErrnoStatus(errno, absl::StrCat("cannot watch process ", arguments.wait_for_pid));
     }
     Tell("ledger-baseline warm");
     if (pidfd) BATON_RETURN_IF_ERROR(BaselineServer::WaitForEnd(pidfd));
@@ -394,23 +397,23 @@ absl::Status Serve(Flags flags) {
 
 int Main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_st("ledger-baseline"));
-  Flags flags;
-  CLI::App app{
+  Arguments arguments;
+  examples::Flags flags(
       "The ledger on a device of its own, without Baton. Prints \"ledger-baseline warm\" when it "
       "waits for its predecessor, and \"ledger-baseline ready port=N\" when it listens. SIGUSR1: "
-      "it tells its peers to go on elsewhere."};
-  app.add_option("--listen", flags.listen, "HOST:PORT")->required();
-  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--wait-for-pid", flags.wait_for_pid,
-                 "be warm, and listen as soon as this process has ended");
-  app.add_option("--connections", flags.server.connections, "at once, at most [64]");
-  app.add_option("--window", flags.server.window, "receives posted per connection [32]");
-  app.add_option("--message-size", flags.server.message_bytes, "largest request in bytes [64]");
-  app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
-  app.add_option("--ballast-mib", flags.ballast_mib, "memory to map and touch besides [0]");
-  app.add_option("--reply-version", flags.server.version, "told in every reply [1]");
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
+      "it tells its peers to go on elsewhere.");
+  flags.Add("--listen", &arguments.listen, "HOST:PORT").Required();
+  flags.Add("--device", &arguments.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--wait-for-pid", &arguments.wait_for_pid,
+            "be warm, and listen as soon as this process has ended");
+  flags.Add("--connections", &arguments.server.connections, "at once, at most [64]");
+  flags.Add("--window", &arguments.server.window, "receives posted per connection [32]");
+  flags.Add("--message-size", &arguments.server.message_bytes, "largest request in bytes [64]");
+  flags.Add("--realtime-priority", &arguments.realtime_priority, "of the serving thread [0: none]");
+  flags.Add("--ballast-mib", &arguments.ballast_mib, "memory to map and touch besides [0]");
+  flags.Add("--reply-version", &arguments.server.version, "told in every reply [1]");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  const absl::Status status = Serve(arguments);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/ledger/ledger_program.h"
 
 namespace baton::ledger {
@@ -91,16 +91,16 @@ class FaultyProgram final : public LedgerProgram {
  public:
   FaultyProgram() : LedgerProgram("ledger-faulty", 2) {}
 
-  void AddFlags(CLI::App& app, LedgerServiceOptions& options) override {
-    app.add_option("--fault", fault_.kind,
-                   "crash, hang, turn-unhealthy: --fault-after-ms after it took its first shard; "
-                   "unhealthy: from the beginning; never-ready; refuse: gives every shard back")
-        ->check(CLI::IsMember(
-            {"none", "crash", "hang", "turn-unhealthy", "unhealthy", "never-ready", "refuse"}));
-    app.add_option("--fault-after-ms", fault_.after_ms, "[200]");
-    app.add_option("--reads-state-version-min", options.reads_state_version_min, "[1]");
-    app.add_option("--reads-state-version-max", options.reads_state_version_max, "[1]");
-    app.add_option("--writes-state-version", options.writes_state_version, "[1]");
+  void AddFlags(examples::Flags& flags, LedgerServiceOptions& options) override {
+    flags
+        .Add("--fault", &fault_.kind,
+             "crash, hang, turn-unhealthy: --fault-after-ms after it took its first shard; "
+             "unhealthy: from the beginning; never-ready; refuse: gives every shard back")
+        .OneOf({"none", "crash", "hang", "turn-unhealthy", "unhealthy", "never-ready", "refuse"});
+    flags.Add("--fault-after-ms", &fault_.after_ms, "[200]");
+    flags.Add("--reads-state-version-min", &options.reads_state_version_min, "[1]");
+    flags.Add("--reads-state-version-max", &options.reads_state_version_max, "[1]");
+    flags.Add("--writes-state-version", &options.writes_state_version, "[1]");
   }
 
   std::unique_ptr<LedgerService> MakeService(const LedgerServiceOptions& options) override {

@@ -8,12 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/ledger/ledger_service.h"
 #include "worker/worker.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace baton::ledger {
 
@@ -27,7 +24,7 @@ class LedgerProgram {
   int Main(int argc, char** argv);
 
   // Adds the flags of a program that derives from this one.
-  virtual void AddFlags([[maybe_unused]] CLI::App& app,
+  virtual void AddFlags([[maybe_unused]] examples::Flags& flags,
                         [[maybe_unused]] LedgerServiceOptions& options) {}
   virtual std::unique_ptr<LedgerService> MakeService(const LedgerServiceOptions& options) {
     return std::make_unique<LedgerService>(options);

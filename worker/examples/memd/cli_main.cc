@@ -12,18 +12,19 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/memd/memd_checker.h"
 #include "worker/examples/memd/memd_client.h"
 
@@ -36,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kLeaseMs = 60'000;
 constexpr uint64_t kMostFileBytes = std::numeric_limits<uint32_t>::max();
 
-struct Flags {
+struct Arguments {
   std::string address;
   std::string device = "soft";
   std::string file;
@@ -60,11 +61,11 @@ uint64_t Checksum(absl::Span<const uint8_t> bytes) {
 std::string Hex(uint64_t number) { return absl::StrCat("0x", absl::Hex(number)); }
 
 // Tries again for five seconds while nobody listens there: the service may just be starting.
-absl::StatusOr<std::unique_ptr<MemdClient>> Connect(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(flags.address));
+absl::StatusOr<std::unique_ptr<MemdClient>> Connect(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(arguments.address));
   const auto end = Clock::now() + std::chrono::seconds(5);
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(auto device, examples::OpenDevice(flags.device));
+    BATON_ASSIGN_OR_RETURN(auto device, examples::OpenDevice(arguments.device));
     auto client = MemdClient::Connect(std::move(device), address, {});
     if (client.ok() || Clock::now() > end) return client;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -100,9 +101,9 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path) {
 }
 
 // Puts the file into leased memory, compares what comes back, and keeps it there.
-absl::Status Put(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, ReadFile(flags.file));
-  BATON_ASSIGN_OR_RETURN(const auto client, Connect(flags));
+absl::Status Put(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, ReadFile(arguments.file));
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
   BATON_ASSIGN_OR_RETURN(RemoteLease lease, Allocate(*client, bytes.size()));
   BATON_RETURN_IF_ERROR(client->Notify(lease, 0, bytes));
   std::vector<uint8_t> back(bytes.size());
@@ -111,31 +112,33 @@ absl::Status Put(const Flags& flags) {
   std::cout << "lease=" << lease.id << " rkey=" << Hex(lease.memory.rkey)
             << " address=" << Hex(lease.memory.address) << " bytes=" << bytes.size()
             << " checksum=" << Hex(Checksum(bytes)) << std::endl;
-  while (!flags.once && !InputEnds(std::chrono::milliseconds(kLeaseMs / 2))) {
+  while (!arguments.once && !InputEnds(std::chrono::milliseconds(kLeaseMs / 2))) {
     BATON_ASSIGN_OR_RETURN(lease, client->Renew(lease.id, kLeaseMs));
   }
   return client->Free(lease.id);
 }
 
-absl::Status Get(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const auto client, Connect(flags));
-  std::vector<uint8_t> bytes(flags.memory.bytes);
-  BATON_RETURN_IF_ERROR(client->Read(flags.memory, 0, absl::MakeSpan(bytes)));
-  if (!flags.file.empty()) {
-    std::ofstream file(flags.file, std::ios::binary);
+absl::Status Get(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
+  std::vector<uint8_t> bytes(arguments.memory.bytes);
+  BATON_RETURN_IF_ERROR(client->Read(arguments.memory, 0, absl::MakeSpan(bytes)));
+  if (!arguments.file.empty()) {
+    std::ofstream file(arguments.file, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));
     file.close();
-    if (!file) return absl::UnavailableError(absl::StrCat(flags.file, ": it cannot be written"));
+    if (!file) {
+      return absl::UnavailableError(absl::StrCat(arguments.file, ": it cannot be written"));
+    }
   }
   std::cout << "bytes=" << bytes.size() << " checksum=" << Hex(Checksum(bytes)) << std::endl;
   return absl::OkStatus();
 }
 
 // Adds to a word, of another client or of a lease of its own.
-absl::Status Add(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const auto client, Connect(flags));
-  RemoteMemory memory = flags.memory;
+absl::Status Add(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
+  RemoteMemory memory = arguments.memory;
   memory.bytes = sizeof(uint64_t);
   const bool is_own = memory.rkey == 0;
   if (is_own) {
@@ -143,30 +146,31 @@ absl::Status Add(const Flags& flags) {
     memory = lease.memory;
   }
   uint64_t before = 0;
-  for (uint64_t i = 0; i < flags.count; ++i) {
-    BATON_ASSIGN_OR_RETURN(before, client->FetchAdd(memory, 0, flags.value));
-    if (is_own && before != i * flags.value) {
+  for (uint64_t i = 0; i < arguments.count; ++i) {
+    BATON_ASSIGN_OR_RETURN(before, client->FetchAdd(memory, 0, arguments.value));
+    if (is_own && before != i * arguments.value) {
       return absl::DataLossError(
-          absl::StrCat("after ", i, " additions of ", flags.value, ", the word is ", before));
+          absl::StrCat("after ", i, " additions of ", arguments.value, ", the word is ", before));
     }
   }
-  std::cout << before + flags.value << std::endl;
+  std::cout << before + arguments.value << std::endl;
   return absl::OkStatus();
 }
 
 // Works on its memory until its time is over, or its input ends.
-absl::Status Hold(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const auto client, Connect(flags));
+absl::Status Hold(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
   MemdCheckerOptions options;
-  options.bytes = flags.bytes;
+  options.bytes = arguments.bytes;
   options.milliseconds = kLeaseMs;
-  options.seed = flags.seed;
+  options.seed = arguments.seed;
   BATON_ASSIGN_OR_RETURN(MemdChecker checker, MemdChecker::Begin(client.get(), options));
   std::cout << "holding lease=" << checker.lease().id
             << " rkey=" << Hex(checker.lease().memory.rkey) << std::endl;
-  const auto end = Clock::now() + std::chrono::duration<double>(flags.seconds);
+  const auto end = Clock::now() + std::chrono::duration<double>(arguments.seconds);
   const auto is_over = [&] {
-    return flags.until_stdin_closes ? InputEnds(std::chrono::milliseconds(0)) : Clock::now() > end;
+    return arguments.until_stdin_closes ? InputEnds(std::chrono::milliseconds(0))
+                                        : Clock::now() > end;
   };
   while (!is_over()) BATON_RETURN_IF_ERROR(checker.Round());
   BATON_RETURN_IF_ERROR(checker.End());
@@ -174,11 +178,11 @@ absl::Status Hold(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// One access at a time, for a second each, or as long as the flags say.
-absl::Status Measure(const Flags& flags, const char* name, uint64_t bytes,
+// One access at a time, for a second each, or as long as the arguments say.
+absl::Status Measure(const Arguments& arguments, const char* name, uint64_t bytes,
                      const std::function<absl::Status()>& access) {
   const auto begun = Clock::now();
-  const auto end = begun + std::chrono::duration<double>(flags.seconds);
+  const auto end = begun + std::chrono::duration<double>(arguments.seconds);
   uint64_t count = 0;
   Clock::duration longest{};
   auto before = begun;
@@ -198,68 +202,71 @@ absl::Status Measure(const Flags& flags, const char* name, uint64_t bytes,
   return absl::OkStatus();
 }
 
-absl::Status Bench(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(const auto client, Connect(flags));
+absl::Status Bench(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
   AllocateOptions wanted;
-  wanted.bytes = std::max<uint64_t>(flags.bytes, sizeof(uint64_t));
+  wanted.bytes = std::max<uint64_t>(arguments.bytes, sizeof(uint64_t));
   BATON_ASSIGN_OR_RETURN(const RemoteLease lease, client->Allocate(wanted));
-  std::vector<uint8_t> bytes(flags.bytes);
-  BATON_RETURN_IF_ERROR(
-      Measure(flags, "WRITE", bytes.size(), [&] { return client->Write(lease.memory, 0, bytes); }));
-  BATON_RETURN_IF_ERROR(Measure(flags, "READ", bytes.size(), [&] {
+  std::vector<uint8_t> bytes(arguments.bytes);
+  BATON_RETURN_IF_ERROR(Measure(arguments, "WRITE", bytes.size(),
+                                [&] { return client->Write(lease.memory, 0, bytes); }));
+  BATON_RETURN_IF_ERROR(Measure(arguments, "READ", bytes.size(), [&] {
     return client->Read(lease.memory, 0, absl::MakeSpan(bytes));
   }));
-  BATON_RETURN_IF_ERROR(Measure(flags, "FETCH_ADD", sizeof(uint64_t),
+  BATON_RETURN_IF_ERROR(Measure(arguments, "FETCH_ADD", sizeof(uint64_t),
                                 [&] { return client->FetchAdd(lease.memory, 0, 1).status(); }));
-  return Measure(flags, "lease and free", bytes.size(), [&]() -> absl::Status {
+  return Measure(arguments, "lease and free", bytes.size(), [&]() -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const RemoteLease other, client->Allocate(wanted));
     return client->Free(other.id);
   });
 }
 
-CLI::App* AddCommand(CLI::App& app, const char* name, const char* help,
-                     absl::Status (*run)(const Flags&), const Flags& flags, absl::Status& status) {
-  CLI::App* const command = app.add_subcommand(name, help);
-  command->callback([run, &flags, &status] { status = run(flags); });
-  return command;
+examples::Flags AddCommand(examples::Flags& flags, const char* name, const char* help,
+                           absl::Status (*run)(const Arguments&), const Arguments& arguments,
+                           absl::Status& status) {
+  return flags.Command(name, help, [run, &arguments, &status] { status = run(arguments); });
 }
 
-void AddCommands(CLI::App& app, Flags& flags, absl::Status& status) {
-  CLI::App* command = AddCommand(app, "put", "put a file into leased memory, and keep it there",
-                                 Put, flags, status);
-  command->add_option("file", flags.file, "to put there")->required();
-  command->add_flag("--once", flags.once, "end at once, and not with standard input");
-  command = AddCommand(app, "get", "read memory that another client has put", Get, flags, status);
-  command->add_option("rkey", flags.memory.rkey, "as put has printed it")->required();
-  command->add_option("address", flags.memory.address, "likewise")->required();
-  command->add_option("bytes", flags.memory.bytes, "likewise")->required();
-  command->add_option("file", flags.file, "where to write them [nowhere]");
-  command = AddCommand(app, "add", "add to a word of memory, and print it", Add, flags, status);
-  command->add_option("rkey", flags.memory.rkey, "of another client's [a word of its own]");
-  command->add_option("address", flags.memory.address, "of the word, with an rkey");
-  command->add_option("--value", flags.value, "what is added [1]");
-  command->add_option("--count", flags.count, "how often [1]");
-  command = AddCommand(app, "hold", "work on leased memory, and check all that comes back", Hold,
-                       flags, status);
-  command->add_option("--seconds", flags.seconds, "how long [1]");
-  command->add_flag("--until-stdin-closes", flags.until_stdin_closes, "how long");
-  command->add_option("--bytes", flags.bytes, "that are leased [4096]");
-  command->add_option("--seed", flags.seed, "of what is written, and where [1]");
-  command = AddCommand(app, "bench", "measure WRITE, READ, FETCH_ADD and leasing, one at a time",
-                       Bench, flags, status);
-  command->add_option("--seconds", flags.seconds, "how long each [1]");
-  command->add_option("--bytes", flags.bytes, "of each access [4096]");
+void AddCommands(examples::Flags& flags, Arguments& arguments, absl::Status& status) {
+  examples::Flags put = AddCommand(flags, "put", "put a file into leased memory, and keep it there",
+                                   Put, arguments, status);
+  put.Add("file", &arguments.file, "to put there").Required();
+  put.Switch("--once", &arguments.once, "end at once, and not with standard input");
+  examples::Flags get =
+      AddCommand(flags, "get", "read memory that another client has put", Get, arguments, status);
+  get.Add("rkey", &arguments.memory.rkey, "as put has printed it").Required();
+  get.Add("address", &arguments.memory.address, "likewise").Required();
+  get.Add("bytes", &arguments.memory.bytes, "likewise").Required();
+  get.Add("file", &arguments.file, "where to write them [nowhere]");
+  examples::Flags add =
+      AddCommand(flags, "add", "add to a word of memory, and print it", Add, arguments, status);
+  add.Add("rkey", &arguments.memory.rkey, "of another client's [a word of its own]");
+  add.Add("address", &arguments.memory.address, "of the word, with an rkey");
+  add.Add("--value", &arguments.value, "what is added [1]");
+  add.Add("--count", &arguments.count, "how often [1]");
+  examples::Flags hold =
+      AddCommand(flags, "hold", "work on leased memory, and check all that comes back", Hold,
+                 arguments, status);
+  hold.Add("--seconds", &arguments.seconds, "how long [1]");
+  hold.Switch("--until-stdin-closes", &arguments.until_stdin_closes, "how long");
+  hold.Add("--bytes", &arguments.bytes, "that are leased [4096]");
+  hold.Add("--seed", &arguments.seed, "of what is written, and where [1]");
+  examples::Flags bench =
+      AddCommand(flags, "bench", "measure WRITE, READ, FETCH_ADD and leasing, one at a time", Bench,
+                 arguments, status);
+  bench.Add("--seconds", &arguments.seconds, "how long each [1]");
+  bench.Add("--bytes", &arguments.bytes, "of each access [4096]");
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
+  Arguments arguments;
   absl::Status status;
-  CLI::App app{"A client of memd. Exit status 0: everything was as it has to be; 1: it was not."};
-  app.add_option("service", flags.address, "HOST:PORT")->required();
-  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
-  app.require_subcommand(1);
-  AddCommands(app, flags, status);
-  CLI11_PARSE(app, argc, argv);
+  examples::Flags flags(
+      "A client of memd. Exit status 0: everything was as it has to be; 1: it was not.");
+  flags.Add("service", &arguments.address, "HOST:PORT").Required();
+  flags.Add("--device", &arguments.device, "soft, rdma, or rdma:NAME [soft]");
+  AddCommands(flags, arguments, status);
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
   if (status.ok()) return 0;
   std::cerr << "memd-cli: " << status << std::endl;
   return 1;

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
@@ -16,6 +16,7 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/common/worker_program.h"
 #include "worker/examples/nvmed/state.h"
 #include "worker/examples/nvmed/target.h"
@@ -27,7 +28,7 @@ namespace {
 
 constexpr char kProgram[] = "nvmed";  // its name in its ready line
 
-struct Flags {
+struct Arguments {
   examples::WorkerFlags worker;
   std::string config;
   Fault fault;
@@ -56,19 +57,19 @@ absl::Status Loop(Worker& worker, TargetService& service, const std::atomic<bool
   return absl::OkStatus();
 }
 
-absl::Status Serve(const Flags& flags) {
-  BATON_ASSIGN_OR_RETURN(TargetConfig config, ReadConfiguration(flags.config));
+absl::Status Serve(const Arguments& arguments) {
+  BATON_ASSIGN_OR_RETURN(TargetConfig config, ReadConfiguration(arguments.config));
   // The address that hosts are told to connect to.
-  if (!flags.worker.listen.empty()) {
+  if (!arguments.worker.listen.empty()) {
     BATON_ASSIGN_OR_RETURN(const verbs::Address address,
-                           examples::ParseAddress(flags.worker.listen));
+                           examples::ParseAddress(arguments.worker.listen));
     if (config.address().empty()) config.set_address(address.host);
   }
   const bool port_configured = config.port() != 0;
-  const std::string version = absl::StrCat("v", flags.version);
+  const std::string version = absl::StrCat("v", arguments.version);
   TargetService service(std::move(config), version);
-  service.SetFault(flags.fault);
-  WorkerOptions options = examples::OptionsOf(flags.worker);
+  service.SetFault(arguments.fault);
+  WorkerOptions options = examples::OptionsOf(arguments.worker);
   options.version = version;
   options.reads_state_version_min = options.reads_state_version_max = kStateVersion;
   options.writes_state_version = kStateVersion;
@@ -76,13 +77,13 @@ absl::Status Serve(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
   BATON_RETURN_IF_ERROR(service.Fit(*worker));
   return examples::ServeUntilAsked(
-      *worker, flags.worker, kProgram, flags.version,
+      *worker, arguments.worker, kProgram, arguments.version,
       [&](uint16_t port) {
         if (!port_configured) service.SetPort(port);
         return absl::OkStatus();
       },
       [&](const std::atomic<bool>& stop) {
-        if (flags.worker.take_over) BATON_RETURN_IF_ERROR(worker->TakeOver());
+        if (arguments.worker.take_over) BATON_RETURN_IF_ERROR(worker->TakeOver());
         absl::Status status = Loop(*worker, service, stop);
         service.Quiesce();
         return status;
@@ -95,20 +96,20 @@ int Main(uint32_t version, int argc, char** argv) {
   const std::string name = "nvmed-v" + std::to_string(version);
   spdlog::set_default_logger(spdlog::stderr_logger_st(name));
   spdlog::flush_on(spdlog::level::info);
-  Flags flags;
-  flags.worker.service = kProgram;
-  flags.version = version;
-  CLI::App app{"nvmed: an NVMe over Fabrics target on RDMA, as a service on Baton."};
-  examples::AddWorkerFlags(app, kProgram, flags.worker);
-  app.add_option("--config", flags.config, "its subsystems and namespaces: target_config.proto")
-      ->required();
+  Arguments arguments;
+  arguments.worker.service = kProgram;
+  arguments.version = version;
+  examples::Flags flags("nvmed: an NVMe over Fabrics target on RDMA, as a service on Baton.");
+  examples::AddWorkerFlags(flags, kProgram, arguments.worker);
+  flags.Add("--config", &arguments.config, "its subsystems and namespaces: target_config.proto")
+      .Required();
 #ifdef BATON_TEST_HOOKS
-  app.add_option("--fault", flags.fault.kind, "lose-response, repeat-response, lose-write");
-  app.add_option("--fault-at", flags.fault.at, "number of the occasion that --fault is about");
+  flags.Add("--fault", &arguments.fault.kind, "lose-response, repeat-response, lose-write");
+  flags.Add("--fault-at", &arguments.fault.at, "number of the occasion that --fault is about");
 #endif
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
 
-  const absl::Status status = Serve(flags);
+  const absl::Status status = Serve(arguments);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

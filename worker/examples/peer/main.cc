@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -24,6 +24,7 @@
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/flags.h"
 #include "worker/examples/peer/load_generator.h"
 #include "worker/examples/peer/report.h"
 
@@ -229,7 +230,7 @@ void LoadRun::Print(const std::string& line) const {
   std::fflush(stdout);
 }
 
-struct Flags {
+struct Arguments {
   std::string connect;
   std::string standby;
   std::string device = "soft";
@@ -245,76 +246,76 @@ uint64_t RandomClientBase() {
   return (uint64_t{random()} << 32 | uint64_t{random()} << 24) + 1;
 }
 
-absl::StatusOr<bool> Run(Flags flags) {
-  BATON_ASSIGN_OR_RETURN(flags.load.address, examples::ParseAddress(flags.connect));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
-  if (!flags.standby.empty()) {
-    BATON_ASSIGN_OR_RETURN(flags.load.standby, examples::ParseAddress(flags.standby));
-    flags.load.reconnect = true;
+absl::StatusOr<bool> Run(Arguments arguments) {
+  BATON_ASSIGN_OR_RETURN(arguments.load.address, examples::ParseAddress(arguments.connect));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device,
+                         examples::OpenDevice(arguments.device));
+  if (!arguments.standby.empty()) {
+    BATON_ASSIGN_OR_RETURN(arguments.load.standby, examples::ParseAddress(arguments.standby));
+    arguments.load.reconnect = true;
   }
-  flags.load.client_base = RandomClientBase();
-  flags.run.reconnect = flags.load.reconnect;
+  arguments.load.client_base = RandomClientBase();
+  arguments.run.reconnect = arguments.load.reconnect;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<LoadGenerator> generator,
-                         LoadGenerator::Create(std::move(device), flags.load));
+                         LoadGenerator::Create(std::move(device), arguments.load));
   generator->SetDefectSink([lines = 0](const std::string& line) mutable {
     if (++lines <= kMaxDefectLines) std::fprintf(stderr, "%s\n", line.c_str());
     if (lines == kMaxDefectLines) std::fprintf(stderr, "further defects are only counted\n");
   });
-  if (!flags.timeline.empty()) {
+  if (!arguments.timeline.empty()) {
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<Timeline> timeline,
-                           Timeline::Create(flags.timeline, MonotonicNanoseconds()));
+                           Timeline::Create(arguments.timeline, MonotonicNanoseconds()));
     generator->SetTimeline(std::move(timeline));
   }
-  if (flags.realtime_priority > 0) {
-    BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
+  if (arguments.realtime_priority > 0) {
+    BATON_RETURN_IF_ERROR(UseRealtimePriority(arguments.realtime_priority));
   }
-  return LoadRun(generator.get(), flags.run).Run();
+  return LoadRun(generator.get(), arguments.run).Run();
 }
 
 int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{
+  Arguments arguments;
+  examples::Flags flags(
       "Keeps ledger accounts at a service over RDMA and checks every reply. Exit status 0: nothing "
-      "was lost, duplicated, reordered, corrupt or disconnected; 1: something was; 2: no test."};
-  app.add_option("--connect", flags.connect, "HOST:PORT of the service")->required();
-  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
-  app.add_option("--connections", flags.load.connections, "accounts, a connection each [1]");
-  app.add_option("--active", flags.load.active,
-                 "connections that carry load, spread over all; the others are asked at a settle "
-                 "only [0: all]");
-  app.add_option("--window", flags.load.window, "requests open per connection, at most [8]");
-  app.add_option("--rate", flags.load.rate, "requests per second in all; 0: as fast as possible");
-  app.add_option("--message-size", flags.load.message_bytes, "bytes of a request [64]");
-  app.add_option("--reply-timeout-ms", flags.load.reply_timeout_ms,
-                 "a request without a reply for so long is lost [10000]");
-  app.add_option("--drain-timeout-ms", flags.run.drain_timeout_ms,
-                 "how long the last replies are waited for [10000]");
-  app.add_flag("--reconnect", flags.load.reconnect,
+      "was lost, duplicated, reordered, corrupt or disconnected; 1: something was; 2: no test.");
+  flags.Add("--connect", &arguments.connect, "HOST:PORT of the service").Required();
+  flags.Add("--device", &arguments.device, "soft, rdma, or rdma:NAME [soft]");
+  flags.Add("--connections", &arguments.load.connections, "accounts, a connection each [1]");
+  flags.Add("--active", &arguments.load.active,
+            "connections that carry load, spread over all; the others are asked at a settle "
+            "only [0: all]");
+  flags.Add("--window", &arguments.load.window, "requests open per connection, at most [8]");
+  flags.Add("--rate", &arguments.load.rate, "requests per second in all; 0: as fast as possible");
+  flags.Add("--message-size", &arguments.load.message_bytes, "bytes of a request [64]");
+  flags.Add("--reply-timeout-ms", &arguments.load.reply_timeout_ms,
+            "a request without a reply for so long is lost [10000]");
+  flags.Add("--drain-timeout-ms", &arguments.run.drain_timeout_ms,
+            "how long the last replies are waited for [10000]");
+  flags.Switch("--reconnect", &arguments.load.reconnect,
                "connect again at once when disconnected, and resume (a service without Baton)");
-  app.add_option("--standby", flags.standby,
-                 "HOST:PORT of another service: each connection has a spare one to it, which takes "
-                 "over (services without Baton; implies --reconnect)");
-  app.add_option(
-      "--duration", flags.run.seconds,
-      "seconds; then stop. A service that does not listen yet is waited for, 5 s at most");
-  app.add_flag("--until-stdin-closes", flags.run.read_commands,
+  flags.Add("--standby", &arguments.standby,
+            "HOST:PORT of another service: each connection has a spare one to it, which takes "
+            "over (services without Baton; implies --reconnect)");
+  flags.Add("--duration", &arguments.run.seconds,
+            "seconds; then stop. A service that does not listen yet is waited for, 5 s at most");
+  flags.Switch("--until-stdin-closes", &arguments.run.read_commands,
                "take commands on standard input, until its end: mark NAME, settle, settle active, "
                "rate N, stop");
-  app.add_flag("--json", flags.run.json, "print the result as JSON");
-  app.add_option("--realtime-priority", flags.realtime_priority,
-                 "so that it measures the service and not its own waits for a core [0: none]");
-  app.add_option("--timeline", flags.timeline,
-                 "CSV file for replies, silences and defects per 5 ms");
-  CLI11_PARSE(app, argc, argv);
-  if (!flags.run.read_commands && flags.run.seconds <= 0) {
+  flags.Switch("--json", &arguments.run.json, "print the result as JSON");
+  flags.Add("--realtime-priority", &arguments.realtime_priority,
+            "so that it measures the service and not its own waits for a core [0: none]");
+  flags.Add("--timeline", &arguments.timeline,
+            "CSV file for replies, silences and defects per 5 ms");
+  if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
+  if (!arguments.run.read_commands && arguments.run.seconds <= 0) {
     std::fprintf(stderr, "baton-peer: give --duration or --until-stdin-closes\n");
     return 2;
   }
   // A person who types commands may start the service a moment later.
-  if (!flags.run.read_commands) flags.load.first_connect_patience_ms = kPatienceMs;
+  if (!arguments.run.read_commands) arguments.load.first_connect_patience_ms = kPatienceMs;
   signal(SIGPIPE, SIG_IGN);
-  flags.run.command_fd = STDIN_FILENO;
-  const absl::StatusOr<bool> clean = Run(flags);
+  arguments.run.command_fd = STDIN_FILENO;
+  const absl::StatusOr<bool> clean = Run(arguments);
   if (clean.ok()) return *clean ? 0 : 1;
   std::fprintf(stderr, "baton-peer: %s\n", std::string(clean.status().message()).c_str());
   return 2;

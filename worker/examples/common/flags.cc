@@ -1,5 +1,6 @@
-#include "tests/bench/flags.h"
+#include "worker/examples/common/flags.h"
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,11 +10,17 @@
 
 #include "CLI/CLI.hpp"
 
-namespace baton::bench {
+namespace baton::examples {
 namespace {
 
 // CLI11 treats it as any enumeration whose underlying type is uint8_t.
 enum class Enumerator : uint8_t {};
+
+CLI::Validator ByName(const std::map<std::string, uint8_t>& numbers) {
+  std::map<std::string, Enumerator> enumerators;
+  for (const auto& [text, number] : numbers) enumerators[text] = Enumerator{number};
+  return CLI::CheckedTransformer(enumerators);
+}
 
 }  // namespace
 
@@ -23,6 +30,11 @@ Flag Flag::Required() {
 }
 
 Flag Flag::Within(int least, int most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag Flag::Within(uint64_t least, uint64_t most) {
   option_->check(CLI::Range(least, most));
   return *this;
 }
@@ -42,10 +54,15 @@ Flag Flag::SplitAtCommas() {
   return *this;
 }
 
+Flag Flag::Excludes(Flag other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
 Flags::Flags(const std::string& description)
     : own_(std::make_unique<CLI::App>(description)), app_(*own_) {}
 
-Flags::Flags(CLI::App& app) : app_(app) {}
+Flags::Flags(CLI::App& command) : app_(command) {}
 
 Flags::~Flags() = default;
 
@@ -82,11 +99,17 @@ Flag Flags::Add(const std::string& name, std::vector<std::string>* values,
   return Flag(app_.add_option(name, *values, help));
 }
 
+Flag Flags::AddEnumerator(const std::string& name, const std::map<std::string, uint8_t>& numbers,
+                          const std::string& help, const std::function<void(uint8_t)>& take) {
+  CLI::Option* const option = app_.add_option_function<Enumerator>(
+      name, [take](const Enumerator& given) { take(static_cast<uint8_t>(given)); }, help);
+  option->transform(ByName(numbers));
+  return Flag(option);
+}
+
 Flag Flags::AddEnumerators(const std::string& name, const std::map<std::string, uint8_t>& numbers,
                            const std::string& help,
                            const std::function<void(const std::vector<uint8_t>&)>& take) {
-  std::map<std::string, Enumerator> enumerators;
-  for (const auto& [text, number] : numbers) enumerators[text] = Enumerator{number};
   CLI::Option* const option = app_.add_option_function<std::vector<Enumerator>>(
       name,
       [take](const std::vector<Enumerator>& given) {
@@ -95,12 +118,20 @@ Flag Flags::AddEnumerators(const std::string& name, const std::map<std::string, 
         take(values);
       },
       help);
-  option->transform(CLI::CheckedTransformer(enumerators));
+  option->transform(ByName(numbers));
   return Flag(option);
 }
 
-void Flags::Switch(const std::string& name, bool* is_given, const std::string& help) {
-  app_.add_flag(name, *is_given, help);
+Flag Flags::Switch(const std::string& name, bool* is_given, const std::string& help) {
+  return Flag(app_.add_flag(name, *is_given, help));
+}
+
+Flags Flags::Command(const std::string& name, const std::string& help,
+                     const std::function<void()>& run) {
+  app_.require_subcommand(1);
+  CLI::App* const command = app_.add_subcommand(name, help);
+  command->callback(run);
+  return Flags(*command);
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
@@ -112,4 +143,4 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   return std::nullopt;
 }
 
-}  // namespace baton::bench
+}  // namespace baton::examples
