@@ -153,7 +153,7 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Begin(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
 }
 
-// Before the first piece is staged.
+// No piece is staged before.
 void FileSender::HoldOnce() {
   if (!std::exchange(may_hold_, false) || state_.held != 0) return;
   if (state_.end - state_.next < options_.hold_from_bytes) return;

@@ -4,15 +4,18 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 
 namespace baton::harness {
 
 // Returns the content of the file. Empty: it cannot be read.
+// Tests call it again and again for logs that grow, and are compiled without the optimiser: it has
+// no loop of its own.
 inline std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
 }
 
 }  // namespace baton::harness

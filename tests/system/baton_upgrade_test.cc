@@ -5,8 +5,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -260,8 +258,7 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDies) {
   const pid_t batond = cluster_->batond().pid();
   ASSERT_OK(cluster_->operators().ReplaceProgram(v1::ReplaceProgramRequest::BATOND));
   ASSERT_OK(harness::WaitUntil("the new program", [&] {
-    std::ifstream file(absl::StrCat("/proc/", batond, "/environ"));
-    const std::string variables((std::istreambuf_iterator<char>(file)), {});
+    const std::string variables = harness::ReadFile(absl::StrCat("/proc/", batond, "/environ"));
     return variables.find("BATON_ON_TRIAL=") != std::string::npos;
   }));
   ASSERT_OK(cluster_->batond().Kill());

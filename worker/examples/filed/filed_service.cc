@@ -554,7 +554,7 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   return Outcome::kAnswered;
 }
 
-// With the first bytes, so once for a transfer.
+// It reports with the first bytes, so once for a transfer.
 void FiledService::ReportBeginning(const Session& session, uint64_t before) {
   const DecodedRequest request = RequestOf(session);
   if (before != request.header.offset || session.state.transfer.next == before) return;

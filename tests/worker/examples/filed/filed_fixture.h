@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -40,7 +41,10 @@ namespace baton::filed {
 inline void WriteFile(const std::filesystem::path& path, size_t bytes, uint32_t seed) {
   std::minstd_rand random(seed + 1);
   std::string content(bytes, '\0');
-  for (char& c : content) c = static_cast<char>(random() >> 8);
+  for (size_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+    const auto word = static_cast<uint32_t>(random());
+    std::memcpy(&content[at], &word, std::min(sizeof(word), bytes - at));
+  }
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << content;
 }

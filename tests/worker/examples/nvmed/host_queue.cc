@@ -266,8 +266,10 @@ absl::StatusOr<uint16_t> HostQueue::Submit(const SubmissionEntry& command,
 
 // What the command before had there is as it was left.
 absl::Status HostQueue::CheckSpoilt(uint16_t slot) {
-  const uint8_t* begin = data(slot);
-  if (std::all_of(begin, begin + spoilt_[slot], [](uint8_t byte) { return byte == kSpoilt; })) {
+  const uint8_t* const begin = data(slot);
+  const size_t bytes = spoilt_[slot];
+  // Each byte is the one before it.
+  if (bytes == 0 || (begin[0] == kSpoilt && std::memcmp(begin, begin + 1, bytes - 1) == 0)) {
     return absl::OkStatus();
   }
   return Find(absl::DataLossError(
