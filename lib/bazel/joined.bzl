@@ -4,19 +4,6 @@ Most of what a source costs is what it includes and instantiates, and in the sou
 same: as one they take a half to a quarter of the time.
 """
 
-def _joined_source(name, joined, testonly):
-    source = name + "_joined.cc"
-    native.genrule(
-        name = name + "_joined",
-        testonly = testonly,
-        outs = [source],
-        cmd = "printf '#include \"%s\"\\n' {} >$@".format(
-            " ".join([native.package_name() + "/" + path for path in joined]),
-        ),
-        visibility = ["//visibility:private"],
-    )
-    return source
-
 def joined_library(name, joined, srcs = [], textual_hdrs = [], **kwargs):
     """A cc_library, some sources of which are compiled as one: names in their unnamed namespaces have to differ.
 
@@ -28,9 +15,19 @@ def joined_library(name, joined, srcs = [], textual_hdrs = [], **kwargs):
       textual_hdrs: as for cc_library.
       **kwargs: as for cc_library.
     """
+    source = name + "_joined.cc"
+    native.genrule(
+        name = name + "_joined",
+        testonly = kwargs.get("testonly"),
+        outs = [source],
+        cmd = "printf '#include \"%s\"\\n' {} >$@".format(
+            " ".join([native.package_name() + "/" + path for path in joined]),
+        ),
+        visibility = ["//visibility:private"],
+    )
     native.cc_library(
         name = name,
-        srcs = srcs + [_joined_source(name, joined, kwargs.get("testonly"))],
+        srcs = srcs + [source],
         textual_hdrs = textual_hdrs + joined,
         **kwargs
     )

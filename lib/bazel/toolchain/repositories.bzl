@@ -42,7 +42,7 @@ real $PWD/libabsl_*.a >"$1/libabsl_synchronization.a"
 
 def _static_libraries_impl(repository_ctx):
     directory = repository_ctx.path("lib")
-    repository_ctx.file("lib/BUILD.bazel", 'exports_files(glob(["*.a"]))\nfilegroup(name = "lib", srcs = glob(["*.a"]), ' +
+    repository_ctx.file("lib/BUILD.bazel", 'filegroup(name = "lib", srcs = glob(["*.a"]), ' +
                                            'visibility = ["//visibility:public"])\n')
     result = repository_ctx.execute(["/bin/bash", "-c", _ARCHIVES, "sh", str(directory)])
     if result.return_code != 0:
