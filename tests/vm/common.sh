@@ -13,6 +13,10 @@ die() {
   exit 1
 }
 
+# The exit status of a script that can say nothing of what it tests, EX_TEMPFAIL of sysexits(3). It is run once more.
+# shellcheck disable=SC2034  # by who sources this
+undecided=75
+
 # random_addresses: programs that start from here on have their memory elsewhere each time, as everywhere but in
 # the machine, so that an address that one of them leaves in shared memory is another's nonsense.
 random_addresses() { echo 2 >/proc/sys/kernel/randomize_va_space; }

@@ -6,7 +6,7 @@ die() { echo "counters_test: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export BATON_VM_RESULTS=$work/results BATON_TRACING=$work/tracing PATH=$work:$PATH
-mkdir -p "$BATON_VM_RESULTS" "$BATON_TRACING/events/kprobes/ack_timers"
+mkdir -p "$BATON_VM_RESULTS" "$BATON_TRACING"/{events/kprobes/ack_timers,options}
 printf '#!/bin/sh\ncat "%s"\n' "$work/rdma.says" >"$work/rdma"
 # While judged.sh waits, what was on the way arrives.
 printf '#!/bin/sh\nsed -i "s/late_//" "%s"\n' "$work/rdma.says" >"$work/sleep"
@@ -48,6 +48,14 @@ refuses 'completer_retry_err is 2, more than ack_timers, which is 1' "$good" 1
 refuses 'ack_timers is not told' "$good" ''
 refuses 'completer_retry_err is not told' "${good/completer_retry_err 2/}"
 refuses 'duplicate_request is not told' ''
+
+# What was done twice without need is no loss; what is not told may be one.
+lost_nothing() { (source tests/vm/rxe_common.sh && lost_nothing <<<"$1"); }
+lost_nothing "$good" || die "a loss is seen where none was"
+for loss in rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err; do
+  ! lost_nothing "${good/$loss 0/$loss 1}" || die "$loss is no loss"
+  ! lost_nothing "${good/$loss 0/}" || die "$loss is no loss where it is not told"
+done
 
 # Where owners are killed, a receiver that is not ready is excused, with what follows from it.
 options=(--killed-owners)

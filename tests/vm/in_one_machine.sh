@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # in_one_machine.sh 'NAME JUDGE SCRIPT [ARGUMENTS]'...: several tests in one machine, one after another. Each has a
 # directory of results of its own, $BATON_VM_RESULTS/NAME, a new rxe0, and a machine in which nothing runs that the one
-# before has started (clean_up says what else). All run, also behind one that fails. Each is one case of the whole's
+# before has started (clean_up says what else). All run, also behind one that fails. One that is undecided runs twice. Each is one case of the whole's
 # test.xml, which is called as its own target is, or has the cases that it has left in *.xml.
 # JUDGE says who judges what the device has counted for it: "judged" (judged.sh), "killed-owners" (the same, with that
 # option), "judges-itself" or "lossy", nobody.
@@ -118,6 +118,13 @@ for test in "$@"; do
   name=${words[0]} status=0 began=$SECONDS failures=0 failure=''
   echo "=== $name"
   run_test "${words[@]}" || status=$?
+  if [[ $status -eq $undecided ]]; then
+    echo "=== $name: undecided, once more"
+    clean_up
+    rm -r "${all:?}/$name"
+    status=0
+    run_test "${words[@]}" || status=$?
+  fi
   seconds=$((SECONDS - began))
   if [[ $status -eq 0 ]]; then
     echo "=== $name: passed in $seconds s"

@@ -42,6 +42,13 @@ echo "clean: $(echo proc/[0-9]* run/* dev/shm/* "$TMPDIR"/*)"
 echo "clean: $(cat proc/sys/kernel/randomize_va_space tracing/kprobe_events)"
 echo yes >"$BATON_VM_RESULTS/judged"
 END
+cat >"$work/scripts/undecided.sh" <<'END'
+echo "undecided: $(echo "$BATON_VM_RESULTS"/* "$BATON_CLEANED_ROOT"/run/*)" | sed "s#$BATON_CLEANED_ROOT/##; s#$BATON_VM_RESULTS#RESULTS#"
+touch "$BATON_VM_RESULTS/judged" "$BATON_CLEANED_ROOT/run/left"
+[[ -e $1 ]] || { touch "$1"; exit 75; }
+echo yes >"$BATON_VM_RESULTS/judged"
+END
+echo 'exit 75' >"$work/scripts/never.sh"
 echo 'echo no verdict' >"$work/scripts/unjudged.sh"
 cat >"$work/scripts/programs.sh" <<'END'
 echo '<testsuites/>' >"$BATON_VM_RESULTS/1-its.xml"
@@ -50,9 +57,10 @@ status=0
 tests/vm/in_one_machine.sh "a judges-itself $work/scripts/messy.sh two words" \
   "b judges-itself $work/scripts/clean.sh" "c judges-itself $work/scripts/unjudged.sh" \
   "d lossy $work/scripts/unjudged.sh" "e lossy $work/scripts/programs.sh" \
+  "f judges-itself $work/scripts/undecided.sh $work/first" "g judges-itself $work/scripts/never.sh" \
   >"$work/out" 2>"$work/errors" || status=$?
-[[ $status -eq 1 ]] || die "exit status $status with two that fail: $(<"$work/errors")"
-grep -qx 'in_one_machine.sh: failed: a c' "$work/errors" || die "it is not said which have failed: $(<"$work/errors")"
+[[ $status -eq 1 ]] || die "exit status $status with three that fail: $(<"$work/errors")"
+grep -qx 'in_one_machine.sh: failed: a c g' "$work/errors" || die "it is not said which have failed: $(<"$work/errors")"
 sed -e 's/ in [0-9]* s$//' -e 's#/[^ ]*/tmp/b-[^ /]*#TMPDIR#' "$work/out" | diff - <(cat <<'END'
 === a
 messy: two words
@@ -71,6 +79,14 @@ the device's counters are not judged
 === e
 the device's counters are not judged
 === e: passed
+=== f
+undecided: RESULTS/* run/stays
+=== f: undecided, once more
+undecided: RESULTS/* run/stays
+=== f: passed
+=== g
+=== g: undecided, once more
+=== g: FAILED with exit status 75
 END
 ) || die "the output differs; standard error: $(<"$work/errors")"
 grep -o 'name="tests/vm/[a-z]*" time="[0-9]*">\(<failure message="[^"]*"\)\?' "$work/results/cases.xml" |
@@ -79,9 +95,11 @@ name="tests/vm/a"><failure message="exit status 3"
 name="tests/vm/b">
 name="tests/vm/c"><failure message="exit status 1"
 name="tests/vm/d">
+name="tests/vm/f">
+name="tests/vm/g"><failure message="exit status 75"
 END
 ) || die "the cases differ: $(<"$work/results/cases.xml")"
-[[ ! -e $work/results/judged ]] || die "there is a verdict though two have failed"
+[[ ! -e $work/results/judged ]] || die "there is a verdict though three have failed"
 for words in 'ip link delete other' 'rdma link delete rxe0' 'rdma link add rxe0 type rxe netdev dummy0' \
   'chrt -o -p 0 13'; do
   grep -qx "$words" "$work/said" || die "\"$words\" was not called"

@@ -41,8 +41,9 @@ run() {
 }
 status=0
 run "$@" || status=$?
-# It stood still after the script had begun, as it does now and then while it boots: said above.
-if [[ $status -eq 126 ]]; then
+# It stood still after the script had begun, as it does now and then while it boots, or the script is undecided
+# (common.sh): said above.
+if [[ $status -eq 126 || $status -eq 75 ]]; then
   echo "run_in_machine: it is run once more, in another machine" >&2
   rm -rf "${results:?}"/*
   status=0
