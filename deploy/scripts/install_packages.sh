@@ -13,7 +13,7 @@ declare -A GROUPS_OF_PACKAGES=(
     groff-base ibverbs-providers iproute2 libabsl-dev libboost-dev libcli11-dev libgmock-dev
     libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev lld-14 mandoc nlohmann-json3-dev openssl pkg-config procps
-    prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-cffi python3-yaml spin systemd zsh"
+    prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-cffi python3-yaml spin systemd tcc zsh"
   [lint]="clang-14 clang-format clang-tidy dpic libclang-14-dev llvm-14-dev shellcheck"
   [sanitizers]="libclang-rt-14-dev"
   [node]="nodejs npm"

@@ -19,7 +19,7 @@ constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 
 // Kept out of the path of valid requests.
 template <typename... Args>
-[[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
+[[gnu::cold, gnu::noinline]] absl::Status InvalidRequest(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
@@ -28,30 +28,31 @@ template <typename Request>
 [[gnu::always_inline]] inline absl::Status CheckHead(const Request& request, bool receive,
                                                      const RequestLimits& limits) {
   if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
-    return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
+    return InvalidRequest("opcode: ", static_cast<int>(request.opcode),
+                          " is not one of this queue");
   }
   if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
-    return Invalid("opcode: the device has no ",
-                   View(verbs::OpcodeName(verbs::Opcode(request.opcode))));
+    return InvalidRequest("opcode: the device has no ",
+                          View(verbs::OpcodeName(verbs::Opcode(request.opcode))));
   }
   if ((request.flags & ~arena::kRequestFlags) != 0) {
-    return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
+    return InvalidRequest("flags: ", static_cast<int>(request.flags), " has unknown bits");
   }
   if (request.sge_count > arena::kMaxSges) {
-    return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
-                   arena::kMaxSges);
+    return InvalidRequest("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
+                          arena::kMaxSges);
   }
   if (request.one_line != 0 && (request.one_line != 1 || request.sge_count != 1)) {
-    return Invalid("one_line: ", static_cast<int>(request.one_line), " of a request with ",
-                   static_cast<int>(request.sge_count), " buffers");
+    return InvalidRequest("one_line: ", static_cast<int>(request.one_line), " of a request with ",
+                          static_cast<int>(request.sge_count), " buffers");
   }
   return absl::OkStatus();
 }
 
 [[gnu::cold, gnu::noinline]] absl::Status NotWithin(arena::BufferRange range, int i,
                                                     uint64_t buffer_bytes) {
-  return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                 " are not within the ", buffer_bytes, " bytes of the buffers");
+  return InvalidRequest("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                        " are not within the ", buffer_bytes, " bytes of the buffers");
 }
 
 [[gnu::always_inline]] inline bool IsWithin(const arena::BufferRange& range,
@@ -62,18 +63,18 @@ template <typename Request>
 // `length`: the sum of all ranges.
 [[gnu::always_inline]] inline absl::Status CheckLength(uint64_t length, bool receive,
                                                        const RequestLimits& limits) {
-  if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
+  if (length > kMaxMessageBytes) return InvalidRequest("sges: ", length, " bytes in one message");
   if (!receive && limits.max_message_bytes != 0 && length > limits.max_message_bytes) {
-    return Invalid("sges: ", length, " bytes in one message, the device sends at most ",
-                   limits.max_message_bytes);
+    return InvalidRequest("sges: ", length, " bytes in one message, the device sends at most ",
+                          limits.max_message_bytes);
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckAtomic(uint8_t sge_count, uint64_t length, uint64_t remote_address) {
-  if (length != 8 || sge_count != 1) return Invalid("sges: an atomic needs one of 8 bytes");
+  if (length != 8 || sge_count != 1) return InvalidRequest("sges: an atomic needs one of 8 bytes");
   if (remote_address % 8 != 0) {
-    return Invalid("remote_address: ", remote_address, " of an atomic is not aligned");
+    return InvalidRequest("remote_address: ", remote_address, " of an atomic is not aligned");
   }
   return absl::OkStatus();
 }
@@ -116,8 +117,8 @@ class RequestsInLog {
   }
   [[gnu::cold, gnu::noinline]] absl::Status Wrong(uint64_t sequence,
                                                   const absl::Status& why) const {
-    return Invalid("connection ", arena::WrIdConnection(queue_), kReceive ? " receive " : " send ",
-                   sequence, ": ", why.message());
+    return InvalidRequest("connection ", arena::WrIdConnection(queue_),
+                          kReceive ? " receive " : " send ", sequence, ": ", why.message());
   }
 
  private:
@@ -195,9 +196,9 @@ void RequestList::SetShard(uint32_t shard) {
 [[gnu::cold, gnu::noinline]] absl::Status RequestList::NotUsable(const arena::BufferRange& range,
                                                                  int i) const {
   if (!IsWithin(range, limits_.buffer_bytes)) return NotWithin(range, i, limits_.buffer_bytes);
-  return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                 " are neither within the ", usable_.shared_bytes,
-                 " bytes that all shards share nor within the heap of shard ", shard_);
+  return InvalidRequest("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                        " are neither within the ", usable_.shared_bytes,
+                        " bytes that all shards share nor within the heap of shard ", shard_);
 }
 
 // Copies a range that is not within the usable buffers. `may_be_region`: the device only reads it.
@@ -206,14 +207,15 @@ void RequestList::SetShard(uint32_t shard) {
   const uint32_t region = arena::RegionOf(range.offset);
   if (region == 0) return NotUsable(range, i);
   if (!may_be_region) {
-    return Invalid("sges[", i, "]: region ", region,
-                   " is for sends; what is received or read goes to the buffers");
+    return InvalidRequest("sges[", i, "]: region ", region,
+                          " is for sends; what is received or read goes to the buffers");
   }
   const arena::RegionRecord& record = arena_->region(region);
   const uint64_t from = range.offset - arena::RegionOffset(region);
   if (!arena_->HasRegionWith(range)) {
-    return Invalid("sges[", i, "]: ", range.length, " bytes at ", from, " are not within the ",
-                   arena::LoadRelaxed(record.length), " bytes of region ", region);
+    return InvalidRequest("sges[", i, "]: ", range.length, " bytes at ", from,
+                          " are not within the ", arena::LoadRelaxed(record.length),
+                          " bytes of region ", region);
   }
   sges_[sge_count_ + static_cast<size_t>(i)] = {record.address + from, range.length, record.lkey};
   return absl::OkStatus();

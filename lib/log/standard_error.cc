@@ -21,7 +21,7 @@
 namespace baton::log {
 namespace {
 
-constexpr size_t kLines = 8192;  // that wait for the thread
+constexpr size_t kLines = 2048;  // that wait for the thread
 constexpr unsigned kEndSeconds = 2;
 
 class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {

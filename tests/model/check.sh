@@ -4,7 +4,7 @@
 # be found wrong. Fails on an error, on a search that is not complete, and on a mutant that lives.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-for tool in spin cc; do
+for tool in spin cc tcc; do
   if ! command -v "$tool" >/dev/null; then
     echo "check.sh: $tool is not installed: ./run setup installs it" >&2
     exit 1
@@ -15,12 +15,12 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 megabytes=6000
 
-# search DEFINES...: the outcome is in $work/out. The optimiser takes more time than it saves a small search.
-optimization=-O0
-[[ ${1:-} != deep ]] || optimization=-O2
+# search DEFINES...: the outcome is in $work/out. A compiler that optimises takes longer than a small search.
+compiler=(tcc)
+[[ ${1:-} != deep ]] || compiler=(cc -O2)
 search() {
   spin "$@" -a "$here/handover.pml" >spin.out || { cat spin.out; exit 1; }
-  cc "$optimization" -w -DSAFETY -DCOLLAPSE -DMEMLIM="$megabytes" "$@" -o pan pan.c
+  "${compiler[@]}" -w -DSAFETY -DCOLLAPSE -DMEMLIM="$megabytes" "$@" -o pan pan.c
   ./pan -m1000000 -w23 >out 2>&1 || true
   states=$(sed -nE 's/^ *([0-9.e+]+) states, stored.*/\1/p' out)
 }

@@ -4,6 +4,8 @@ One copy of each source has all of its defects, and $BATON_MUTANT chooses which 
 mutant is a line of tests/simulation/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
 """
 
+load("//lib/bazel:joined.bzl", "joined_library")
+
 SIMULATE = "//tests/simulation:main.cc"
 
 def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False, deps = [], first = 1):
@@ -141,10 +143,10 @@ def mutants(mutants, deps):
             killers[mutant.killer] = "mutants_under_" + _base(mutant.killer)[:-len(".cc")]
             killers_deps[mutant.killer] = mutant.deps
 
-    native.cc_library(
+    joined_library(
         name = "mutated_sources",
         testonly = True,
-        srcs = [_mutate_source(src, numbers, of_source) for src, of_source in of_sources.items()],
+        joined = [_mutate_source(src, numbers, of_source) for src, of_source in of_sources.items()],
         hdrs = ["chosen_mutant.h"],
         copts = ["-w"],
         deps = deps,

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/types.h>
 
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <string>

@@ -2,6 +2,7 @@
 lib/base/crash_point.h, and its program once for each version: an upgrade between them is a change of
 binary and of nothing else."""
 
+load("//lib/bazel:joined.bzl", "joined_library")
 load("//worker:service.bzl", "baton_service")
 
 def example_library(name, srcs, hdrs, deps, parts = [], test_hooks_parts = []):
@@ -9,22 +10,22 @@ def example_library(name, srcs, hdrs, deps, parts = [], test_hooks_parts = []):
 
     Args:
       name: of the library.
-      srcs: its sources.
+      srcs: its sources, which are compiled as one (joined.bzl).
       hdrs: its headers.
       deps: of both.
       parts: of the first: //worker, or another example_library.
       test_hooks_parts: of the second, likewise.
     """
-    native.cc_library(
+    joined_library(
         name = name,
-        srcs = srcs,
+        joined = srcs,
         hdrs = hdrs,
         deps = deps + parts,
     )
-    native.cc_library(
+    joined_library(
         name = name + "_test_hooks",
         testonly = True,
-        srcs = srcs,
+        joined = srcs,
         hdrs = hdrs,
         deps = deps + test_hooks_parts,
     )
