@@ -115,8 +115,9 @@ class FileSender {
   // Goes on with what was committed. Call it in OnAdopt for each connection that has a transfer:
   // no event may be due that would begin it. A service that calls it later tells HeldFiles::Keep of
   // the file. `wake` is called soon. If `file` is none, or another one than the transfer's, it goes
-  // on with the file that the driver holds. Otherwise kNotFound: it is none. kFailedPrecondition:
-  // it is another file, or has been changed since. kDataLoss: `state` is not a transfer's.
+  // on with the file that the driver holds. Otherwise kNotFound: it is none, and the message says
+  // why the driver's cannot be had. kFailedPrecondition: it is another file, or has been changed
+  // since. kDataLoss: `state` is not a transfer's.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,

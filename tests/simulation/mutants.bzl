@@ -114,8 +114,8 @@ def _test_mutant(name, number, first, program, arguments, tags):
 def mutants(mutants, deps):
     """For each of `mutants` a test that passes when the defect is caught.
 
-    The broken sources are objects of the programs themselves (alwayslink), so the linker does not take
-    the right ones out of their libraries.
+    The broken sources are an object of the programs themselves (alwayslink), so the linker does not take
+    the right ones out of their libraries. There they are joined_mutated, or apart from all others.
 
     Args:
       mutants: a list of what mutant() returns.
