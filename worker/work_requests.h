@@ -163,7 +163,8 @@ inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
 [[gnu::always_inline]] inline void FillPlain(uint32_t head, const Buffer& buffer,
                                              uint32_t immediate, uint64_t tag,
                                              arena::WorkRequest* request) {
-  constexpr uint32_t kOneBuffer = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
+  constexpr uint8_t kSgeCount = 1, kOneLine = 1;
+  constexpr uint32_t kOneBuffer = arena::FourBytes(0, 0, kSgeCount, kOneLine);
   arena::StorePair<offsetof(arena::WorkRequest, opcode)>(
       *request, arena::TwoFields(head | kOneBuffer, immediate), tag);
   StoreRange(buffer, &request->only);
