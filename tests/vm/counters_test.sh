@@ -49,7 +49,7 @@ refuses 'ack_timers is not told' "$good" ''
 refuses 'completer_retry_err is not told' "${good/completer_retry_err 2/}"
 refuses 'duplicate_request is not told' ''
 
-# What was done twice without need is no loss; what is not told may be one.
+# A retry without need is no loss; a counter that is not told may hide one.
 lost_nothing() { (source tests/vm/rxe_common.sh && lost_nothing <<<"$1"); }
 lost_nothing "$good" || die "a loss is seen where none was"
 for loss in rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err; do
