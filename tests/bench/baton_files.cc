@@ -32,7 +32,7 @@ class BatonWay final : public FileWay {
 
   absl::Status Send() override { return files_.Fetch(way_, bytes_, /*checks=*/false); }
   uint64_t registered_bytes() const override { return BatonFiles::RegisteredFor(way_, bytes_); }
-  absl::Status Check() override { return files_.Fetch(way_, bytes_, /*checks=*/true); }
+  absl::Status SendAndCheck() override { return files_.Fetch(way_, bytes_, /*checks=*/true); }
 
  private:
   BatonFiles& files_;
@@ -52,8 +52,14 @@ absl::StatusOr<std::unique_ptr<BatonFiles>> BatonFiles::Start(SideName side,
   options.worker_program = "bench-file-worker";
   options.max_connections = kMaxConnections;
   options.queue_depth = kQueueDepth;
-  options.batond_arguments = {"--outside-effects", "--shard-heap-bytes",
-                              absl::StrCat(kServiceHeapBytes), "--buffer-bytes",
+  // Driver, worker, peer and the kernel's readers may share two processors, and a piece is under
+  // way for longer than a process needs to wake up.
+  options.batond_arguments = {"--yield-microseconds",
+                              "1",
+                              "--outside-effects",
+                              "--shard-heap-bytes",
+                              absl::StrCat(kServiceHeapBytes),
+                              "--buffer-bytes",
                               absl::StrCat(kBufferBytes)};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(side, options));
   BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
@@ -140,7 +146,7 @@ uint64_t BatonFiles::RegisteredFor(SendWay way, uint64_t bytes) {
 absl::StatusOr<std::unique_ptr<FileWay>> MakeBatonWay(BatonFiles* files, SendWay way,
                                                       uint64_t bytes) {
   auto made = std::make_unique<BatonWay>(files, way, bytes);
-  BATON_RETURN_IF_ERROR(made->Check());
+  BATON_RETURN_IF_ERROR(made->SendAndCheck());
   return made;
 }
 

@@ -47,12 +47,18 @@ class FileBench {
     std::string name;
     std::function<absl::StatusOr<std::unique_ptr<FileWay>>(SentFile)> make;
   };
+  // What a way has sent of one size, and in which time.
+  struct Sent {
+    std::unique_ptr<FileWay> way;
+    double bytes = 0, took_ns = 0;
+  };
 
   void AddPlainWays();
   void AddBatonWays(const char* kind, std::unique_ptr<BatonFiles>* files);
   void Compare();
   void Draw();
-  absl::Status MeasureOne(const Way& way, uint64_t bytes, Round& round);
+  absl::Status MeasureSize(uint64_t bytes, Round& round);
+  absl::Status TakeTurn(uint64_t bytes, Sent* sent);
 
   const FileBenchOptions options_;
   Suite& suite_;

@@ -45,7 +45,10 @@ struct RegisteredMemory {
 class PlainWay : public FileWay {
  public:
   PlainWay(FileLink* link, SentFile file) : link_(*link), file_(file) {}
-  absl::Status Check() override { return link_.Check(file_.bytes); }
+  absl::Status SendAndCheck() override {
+    BATON_RETURN_IF_ERROR(Send());
+    return link_.Check(file_.bytes);
+  }
 
  protected:
   FileLink& link_;

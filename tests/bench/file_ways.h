@@ -19,9 +19,8 @@ class FileWay {
   virtual absl::Status Send() = 0;
   // The sender's, at any one time, at most.
   virtual uint64_t registered_bytes() const = 0;
-  // REQUIRES: Send. Returns kDataLoss if the peer got something else than the file. May send it
-  // again.
-  virtual absl::Status Check() = 0;
+  // Sends it once more. Returns kDataLoss if the peer got something else than the file.
+  virtual absl::Status SendAndCheck() = 0;
 };
 
 struct SentFile {
