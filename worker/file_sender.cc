@@ -16,7 +16,6 @@
 #include "lib/base/crc32c.h"
 #include "lib/base/status.h"
 #include "worker/heap.h"
-#include "worker/held_files.h"
 #include "worker/work_requests.h"
 
 namespace baton {
@@ -153,18 +152,23 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Begin(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
 }
 
-// No piece is staged before.
 void FileSender::HoldOnce() {
   if (!std::exchange(may_hold_, false) || state_.held != 0) return;
   if (state_.end - state_.next < options_.hold_from_bytes) return;
-  const absl::StatusOr<uint64_t> number =
-      reads_.held_files().Hold(connection_->shard(), file_.get());
+  order_ = reads_.held_files().Hold(connection_->shard(), file_.get(), requester_);
+}
+
+void FileSender::TakeHeld() {
+  if (order_ == nullptr || !order_->done()) return;
+  const absl::StatusOr<uint64_t> number = order_->TakeResult();
+  order_.reset();
   hold_status_ = number.status();
   if (number.ok()) state_.held = *number;
 }
 
 void FileSender::SetHeld(uint64_t held) {
   if (held == 0 || held == state_.held) return;
+  order_.reset();
   reads_.held_files().End(*connection_, state_.held, {});
   reads_.held_files().Use(connection_->shard(), held);
   state_.held = held;
@@ -240,22 +244,21 @@ absl::Status FileSender::CheckUnchanged() const {
       "the file was changed while it was sent, from byte ", state_.next, " on: begin anew"));
 }
 
-// The second round sends what was in the kernel's memory, and so was read at once.
+// The second round sends what was in the kernel's memory, and so was read at once. Pieces are read,
+// and none is staged, before the file is held, because a successor may not find it otherwise.
 absl::Status FileSender::Advance(Stream& stream) {
   if (done()) return absl::OkStatus();
   TakeRegionOnce();
+  HoldOnce();
+  TakeHeld();
   uint64_t room = kBytesPerTransaction;
-  if (region_) {
-    HoldOnce();
-    return SendFromRegion(stream, room);
-  }
+  if (region_) return order_ == nullptr ? SendFromRegion(stream, room) : absl::OkStatus();
   for (int round = 0; round < kRounds; ++round) {
     BATON_RETURN_IF_ERROR(StagePieces(stream, &room));
     if (done()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const bool has_started, StartReads(stream));
-    if (has_started) reads_.Submit(requester_);
-    HoldOnce();
     if (!has_started) return absl::OkStatus();
+    reads_.Submit(requester_);
   }
   return StagePieces(stream, &room);
 }
@@ -263,6 +266,7 @@ absl::Status FileSender::Advance(Stream& stream) {
 // Another message of the application may have taken the room that was there when the reads began.
 // Pieces that cannot be sent are read again later, so that no memory waits for a peer.
 absl::Status FileSender::StagePieces(Stream& stream, uint64_t* room) {
+  if (order_ != nullptr) return absl::OkStatus();
   size_t staged = 0;
   absl::Status status;
   while (staged < pieces_.size() && status.ok()) {

@@ -37,6 +37,7 @@
 #include "lib/base/mapped_memory.h"
 #include "lib/stream/file_pieces.h"
 #include "worker/file_reads.h"
+#include "worker/held_files.h"
 #include "worker/region_cache.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
@@ -81,9 +82,9 @@ class FileSender {
     // Pieces that are being read at once, 1 to 64. Four: while the reads of some are under way,
     // that of another has ended, and it is sent.
     uint32_t depth = 4;
-    // The driver holds the file of a transfer of so many bytes or more. To hold one and to drop it
-    // takes two calls of the keeper, for which the worker's thread waits. 1 MiB: what is shorter is
-    // sent sooner than that. UINT64_MAX: none is held.
+    // The driver holds the file of a transfer of so many bytes or more before any of them is sent,
+    // for which the keeper is asked while they are read. 1 MiB: what is shorter is sent sooner than
+    // the keeper answers. UINT64_MAX: none is held.
     uint64_t hold_from_bytes = 1 << 20;
     // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, not with F_SEAL_WRITE or
     // F_SEAL_FUTURE_WRITE, and open for writing, too. Outlives the transfers. Call its TakeOver
@@ -128,11 +129,11 @@ class FileSender {
   FileSender& operator=(const FileSender&) = delete;
 
   // Stages the pieces that are read, in order, and begins further reads, as far as the pipeline and
-  // the peer's room allow. The first call has the file held while the first pieces are read, or
-  // registers it: a takeover must not wait for that. It stages one piece, or several of 1 MiB in
-  // all. Call it after each event of the stream, and when woken. `stream` must be as it was staged
-  // or committed last. Set the state afterwards, also after an error. An error ends the transfer.
-  // What was staged before it is whole: tell the peer, and destroy this. kOutOfRange: the file ends
+  // the peer's room allow. The first call orders that the file be held, or registers it, for which
+  // it waits: a takeover must not wait for that. It stages one piece, or several of 1 MiB in all.
+  // Call it after each event of the stream, and when woken. `stream` must be as it was staged or
+  // committed last. Set the state afterwards, also after an error. An error ends the transfer. What
+  // was staged before it is whole: tell the peer, and destroy this. kOutOfRange: the file ends
   // before the range does. kFailedPrecondition: it was changed meanwhile. Others: it cannot be
   // read.
   absl::Status Advance(Stream& stream);
@@ -141,7 +142,7 @@ class FileSender {
   bool done() const { return state_.next == state_.end; }
   const FileTransfer& state() const { return state_; }
   // Returns why the driver does not hold the file, which is no error: a successor has to open it.
-  // OK: it does, or it was not asked to. The first Advance asks it.
+  // OK: it does, or it was not asked to, or has not answered yet. The first Advance asks it.
   const absl::Status& hold_status() const { return hold_status_; }
   // The same for a region. OK: pieces are sent from one, or it was not asked for.
   const absl::Status& region_status() const { return region_status_; }
@@ -167,6 +168,7 @@ class FileSender {
   static absl::Status Check(const FileReads& reads, const Connection& connection,
                             const Options& options);
   void HoldOnce();
+  void TakeHeld();
   void TakeRegionOnce();
   absl::Status Register();
   absl::Status CheckUnchanged() const;
@@ -189,8 +191,9 @@ class FileSender {
   bool may_hold_ = true, may_take_region_ = true;
   absl::Status hold_status_, region_status_;
   RegionCache::Lease region_;
-  MappedMemory mapped_;      // the whole file, if there is a region
-  FileRequester requester_;  // last: cancels what is under way
+  MappedMemory mapped_;                      // the whole file, if there is a region
+  FileRequester requester_;                  // behind what it uses: cancels what is under way
+  std::unique_ptr<HeldFiles::Order> order_;  // that the file be held; null: none, or it is done
 };
 
 }  // namespace baton

@@ -11,6 +11,14 @@ namespace {
 
 constexpr std::chrono::seconds kRest{60};
 constexpr uint32_t kLongestRetryMs = 128;
+constexpr std::chrono::seconds kPatience{10};  // with a keeper, as callers of the Worker have
+// The control stream's thread may take an answer, and tells nobody of it.
+constexpr uint32_t kBetweenLooksMs = 50;
+
+// Nobody knows what has become of the request.
+bool IsUncertain(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
 
 uint64_t TagOf(const Shard& shard) { return HeldFiles::kTag + shard.index(); }
 
@@ -20,6 +28,14 @@ HeldFiles::HeldFiles(FileReads* reads)
     : reads_(reads), worker_(reads->worker()), places_(worker_.capacity().shards) {}
 
 HeldFiles::~HeldFiles() = default;
+
+HeldFiles::Order::~Order() { files_->Withdraw(this); }
+
+absl::StatusOr<uint64_t> HeldFiles::Order::TakeResult() {
+  absl::StatusOr<uint64_t> result = *std::move(result_);
+  result_ = absl::UnknownError("taken");
+  return result;
+}
 
 // The first call of an epoch lists what former owners left.
 HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
@@ -32,6 +48,12 @@ HeldFiles::Place& HeldFiles::PlaceOf(Shard& shard) {
       std::make_unique<FileRequester>(reads_, &shard, [this, &place] { Settle(place); });
   WakeSoon(place);
   return place;
+}
+
+// Returns null if the shard is another worker's by now, or of another epoch.
+HeldFiles::Place* HeldFiles::FindPlace(uint32_t shard, uint64_t epoch) {
+  Place& place = places_[shard];
+  return place.requester != nullptr && place.epoch == epoch ? &place : nullptr;
 }
 
 void HeldFiles::WakeSoon(Place& place) { reads_->WakeSoon(*place.requester); }
@@ -59,26 +81,22 @@ void HeldFiles::Discard(Connection& connection, uint64_t number) {
   End(connection, number, {});
 }
 
-absl::StatusOr<uint64_t> HeldFiles::Hold(Shard& shard, int fd) {
-  if (Clock::now() < refused_until_) {
-    return absl::FailedPreconditionError(
-        "the keeper refused or did not answer, and is not asked for a minute");
+std::unique_ptr<HeldFiles::Order> HeldFiles::Hold(Shard& shard, int fd, FileRequester& requester) {
+  std::unique_ptr<Order> order(new Order);
+  order->files_ = this;
+  order->shard_ = &shard;
+  order->fd_ = fd;
+  order->requester_ = &requester;
+  order->epoch_ = shard.epoch();
+  order->deadline_ = Clock::now() + kPatience;
+  if (shard.epoch() == 0) {
+    order->result_ = absl::AbortedError("the shard is another worker's");
+    return order;
   }
-  if (shard.epoch() == 0) return absl::AbortedError("the shard is another worker's");
-  Place& place = PlaceOf(shard);
-  absl::StatusOr<uint64_t> number = worker_.HoldDescriptor(fd, TagOf(shard));
-  BATON_CRASH_POINT("file-held");
-  if (number.ok()) {
-    place.held.insert(*number);
-    Use(shard, *number);
-    return number;
-  }
-  NoteRefusal(number.status());
-  if (absl::IsDeadlineExceeded(number.status()) || absl::IsUnavailable(number.status())) {
-    place.is_listed = false;  // it may be held nevertheless
-    WakeSoon(place);
-  }
-  return number;
+  PlaceOf(shard);
+  orders_.push_back(order.get());
+  if (!is_asked_ && orders_.size() == 1) AskToHold();
+  return order;
 }
 
 absl::StatusOr<FileDescriptor> HeldFiles::Take(uint64_t number) {
@@ -114,6 +132,13 @@ void HeldFiles::Forget(const Shard& shard) {
   Place& place = places_[shard.index()];
   place = Place();
   std::erase_if(users_, [&](const auto& one) { return one.second.shard == shard.index(); });
+  const auto is_lost = [&](Order* order) {
+    if (order->shard_ != &shard) return false;
+    order->result_ = absl::AbortedError("the shard is another worker's");
+    return true;
+  };
+  std::erase_if(orders_, is_lost);
+  if (asked_ != nullptr && is_lost(asked_)) asked_ = nullptr;
 }
 
 // An abandoned transaction takes the numbers of its sends back.
@@ -132,32 +157,129 @@ void HeldFiles::Settle(Place& place) {
     if (ended.number != 0) place.to_drop.push_back(ended.number);
     return true;
   });
-  Drop(place);
+  List(place);
+  AskNext();
+  if (is_asked_) reads_->RetryLater(*place.requester, kBetweenLooksMs);
   if (place.ended.empty()) return;
   reads_->RetryLater(*place.requester, place.retry_ms);
   place.retry_ms = std::min(2 * place.retry_ms, kLongestRetryMs);
 }
 
-// A file that cannot be dropped now is dropped with the next one, or by the next owner.
-void HeldFiles::Drop(Place& place) {
-  const bool has_work = !place.is_listed || !place.to_drop.empty();
-  if (!has_work || Clock::now() < refused_until_) return;
-  if (!place.is_listed) {
-    const absl::Status listed = ListHeld(place);
-    if (!listed.ok()) return NoteRefusal(listed);
-    place.is_listed = true;
+// ---------------------------------------------------------------- the keeper
+
+// Files to hold come first, because pieces wait for that.
+void HeldFiles::AskNext() {
+  for (size_t before = 0; !is_asked_ && orders_.size() != before;) {
+    before = orders_.size();
+    AskToHold();
   }
-  while (!place.to_drop.empty()) {
+  for (Place& place : places_) {
+    if (place.requester != nullptr) AskToDrop(place);
+  }
+}
+
+// Asks for the first one, if there is one. If the keeper cannot be asked now, it is tried again.
+void HeldFiles::AskToHold() {
+  if (orders_.empty()) return;
+  Order* const order = orders_.front();
+  const uint32_t shard = order->shard_->index();
+  Place& place = places_[shard];
+  absl::Status asked = absl::FailedPreconditionError(
+      "the keeper refused or did not answer, and is not asked for a minute");
+  if (Clock::now() >= refused_until_) {
+    asked = worker_.BeginHoldDescriptor(
+        order->fd_, TagOf(*order->shard_),
+        [this, shard, epoch = place.epoch](const absl::StatusOr<uint64_t>& number) {
+          OnHeld(shard, epoch, number);
+        });
+    reads_->RetryLater(*place.requester, asked.ok() ? kBetweenLooksMs : FileReads::kRetryMs);
+    if (absl::IsUnavailable(asked) && Clock::now() < order->deadline_) return;
+    if (!asked.ok()) NoteRefusal(asked);
+  }
+  orders_.pop_front();
+  if (!asked.ok()) return Finish(order, asked);
+  is_asked_ = true;
+  asked_ = order;
+}
+
+// The next owner drops what comes too late for this one.
+void HeldFiles::OnHeld(uint32_t shard, uint64_t epoch, const absl::StatusOr<uint64_t>& number) {
+  BATON_CRASH_POINT("file-held");
+  is_asked_ = false;
+  Order* const order = std::exchange(asked_, nullptr);
+  Place* const place = FindPlace(shard, epoch);
+  if (place != nullptr && number.ok()) {
+    place->held.insert(*number);
+    if (order == nullptr) place->to_drop.push_back(*number);
+  } else if (place != nullptr && IsUncertain(number.status())) {
+    place->is_listed = false;  // it may be held nevertheless
+    WakeSoon(*place);
+  }
+  const bool asks_again = absl::IsUnavailable(number.status());
+  if (order != nullptr && asks_again && Clock::now() < order->deadline_) {
+    orders_.push_front(order);
+  } else if (order != nullptr) {
+    if (number.ok()) Use(*order->shard_, *number);
+    if (!number.ok()) NoteRefusal(number.status());
+    Finish(order, number);
+  }
+  AskNext();
+}
+
+void HeldFiles::Finish(Order* order, const absl::StatusOr<uint64_t>& result) {
+  order->result_ = result;
+  reads_->WakeSoon(*order->requester_);
+}
+
+// No state has the number of a file that nobody has taken.
+void HeldFiles::Withdraw(Order* order) {
+  std::erase(orders_, order);
+  if (asked_ == order) asked_ = nullptr;
+  if (!order->done() || !order->result_->ok()) return;
+  Place* const place = FindPlace(order->shard_->index(), order->epoch_);
+  if (place == nullptr) return;
+  users_.erase(**order->result_);
+  place->to_drop.push_back(**order->result_);
+  WakeSoon(*place);
+}
+
+// A file that cannot be dropped now is dropped with the next one, or by the next owner.
+void HeldFiles::AskToDrop(Place& place) {
+  while (place.is_listed && !is_asked_ && !place.to_drop.empty() &&
+         Clock::now() >= refused_until_) {
     const uint64_t number = place.to_drop.back();
     // A transfer may have been loaded with it again, after Shard::Abandon.
     if (place.held.contains(number) && !users_.contains(number)) {
-      const absl::Status dropped = worker_.DropDescriptor(number);
-      if (!dropped.ok() && !absl::IsNotFound(dropped)) return NoteRefusal(dropped);
-      place.held.erase(number);
-      BATON_CRASH_POINT("file-dropped");
+      const absl::Status asked = worker_.BeginDropDescriptor(
+          number, [this, shard = place.shard->index(), epoch = place.epoch, number](
+                      const absl::Status& dropped) { OnDropped(shard, epoch, number, dropped); });
+      reads_->RetryLater(*place.requester, asked.ok() ? kBetweenLooksMs : FileReads::kRetryMs);
+      if (absl::IsUnavailable(asked)) return;
+      if (!asked.ok()) return NoteRefusal(asked);
+      is_asked_ = true;
     }
     place.to_drop.pop_back();
   }
+}
+
+void HeldFiles::OnDropped(uint32_t shard, uint64_t epoch, uint64_t number,
+                          const absl::Status& dropped) {
+  is_asked_ = false;
+  Place* const place = FindPlace(shard, epoch);
+  const bool is_gone = dropped.ok() || absl::IsNotFound(dropped);
+  if (place != nullptr && is_gone) place->held.erase(number);
+  if (is_gone) BATON_CRASH_POINT("file-dropped");
+  if (place != nullptr && !is_gone) place->to_drop.push_back(number);
+  if (!is_gone && !absl::IsUnavailable(dropped)) NoteRefusal(dropped);
+  AskNext();
+}
+
+// Waits for the keeper.
+void HeldFiles::List(Place& place) {
+  if (place.is_listed || is_asked_ || Clock::now() < refused_until_) return;
+  const absl::Status listed = ListHeld(place);
+  place.is_listed = listed.ok();
+  if (!listed.ok()) NoteRefusal(listed);
 }
 
 absl::Status HeldFiles::ListHeld(Place& place) {

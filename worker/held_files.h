@@ -15,8 +15,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -29,9 +31,37 @@
 
 namespace baton {
 
-// Files are dropped from Worker::Poll, outside of callbacks. Each drop waits for the keeper.
+// The keeper is asked for one thing at a time, and nobody waits for its answer, except when a shard
+// is adopted.
 class HeldFiles {
  public:
+  // A file that the driver is asked to hold. Its sender has it, and wants the file as long as this
+  // lives.
+  class Order {
+   public:
+    ~Order();
+    Order(const Order&) = delete;
+    Order& operator=(const Order&) = delete;
+
+    bool done() const { return result_.has_value(); }
+    // The number, which is in use, or why the file is not held. An error is no reason to send
+    // nothing: a quota, or the file is not one that can be held, or the keeper does not answer, or
+    // it has not answered a while ago, and is not asked. REQUIRES: done().
+    absl::StatusOr<uint64_t> TakeResult();
+
+   private:
+    friend class HeldFiles;
+    Order() = default;
+
+    HeldFiles* files_ = nullptr;
+    Shard* shard_ = nullptr;
+    uint64_t epoch_ = 0;
+    int fd_ = -1;
+    FileRequester* requester_ = nullptr;
+    std::chrono::steady_clock::time_point deadline_;
+    std::optional<absl::StatusOr<uint64_t>> result_;
+  };
+
   // The library holds a shard's files with the tag kTag + Shard::index(). Hold nothing else with
   // it.
   static constexpr uint64_t kTag = uint64_t{0x73656c6966} << 24;  // "files"
@@ -52,10 +82,9 @@ class HeldFiles {
 
   // The rest is for FileSender and FileReads.
 
-  // Hands the file to the driver, and returns its number, which is in use. Waits for the keeper.
-  // An error is no reason to send nothing: a quota, or the file is not one that can be held, or the
-  // keeper does not answer. kFailedPrecondition: it has not answered a while ago, and is not asked.
-  absl::StatusOr<uint64_t> Hold(Shard& shard, int fd);
+  // Has the driver hold the file. `requester` is woken when the order is done. It outlives the
+  // order, as `fd` does. A keeper that does not answer is given up after 20 s at most.
+  std::unique_ptr<Order> Hold(Shard& shard, int fd, FileRequester& requester);
   absl::StatusOr<FileDescriptor> Take(uint64_t number);
   // A FileSender has `number`.
   void Use(Shard& shard, uint64_t number);
@@ -95,10 +124,18 @@ class HeldFiles {
   };
 
   Place& PlaceOf(Shard& shard);
+  Place* FindPlace(uint32_t shard, uint64_t epoch);
   void WakeSoon(Place& place);
   void Settle(Place& place);
   static bool IsOver(const Ended& ended);
-  void Drop(Place& place);
+  void AskNext();
+  void AskToHold();
+  void OnHeld(uint32_t shard, uint64_t epoch, const absl::StatusOr<uint64_t>& number);
+  void Finish(Order* order, const absl::StatusOr<uint64_t>& result);
+  void Withdraw(Order* order);
+  void AskToDrop(Place& place);
+  void OnDropped(uint32_t shard, uint64_t epoch, uint64_t number, const absl::Status& dropped);
+  void List(Place& place);
   absl::Status ListHeld(Place& place);
   void NoteRefusal(const absl::Status& why);
 
@@ -106,6 +143,9 @@ class HeldFiles {
   Worker& worker_;
   std::map<uint64_t, User> users_;  // by number
   std::vector<Place> places_;       // by shard
+  bool is_asked_ = false;           // the keeper has something to answer
+  Order* asked_ = nullptr;          // what that is; null: a drop, or nobody wants the file any more
+  std::deque<Order*> orders_;       // those that are to be asked next
   Clock::time_point refused_until_ = {};
 };
 

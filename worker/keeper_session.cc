@@ -160,6 +160,10 @@ void KeeperSession::TakeReply(const internal::WorkerReply& reply, uint64_t await
   due_.pop_front();
   if (due_.empty()) is_silent_ = false;
   takes_descriptors_ = reply.takes_descriptors();
+  if (begun_ && begun_->number == request.number()) {
+    const absl::Status status = StatusIn(reply);
+    begun_->reply = status.ok() ? Reply(reply) : Reply(status);
+  }
   if (request.has_revoke()) {
     if (const auto place = PlaceOf(request.revoke())) unwanted_.reset(*place);
   }
@@ -172,10 +176,53 @@ void KeeperSession::TakeReply(const internal::WorkerReply& reply, uint64_t await
 }
 
 void KeeperSession::Settle() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  if (tie_ == Tie::kUp) {
+    TakeLateReplies();
+    RevokeUnwanted();
+  }
+  EndBegun();
+  if (!begun_ || !begun_->reply) return;
+  const Begun ended = *std::exchange(begun_, std::nullopt);
+  lock.unlock();
+  ended.done(*ended.reply);
+}
+
+// One that cannot be answered any more, or is not in time, ends all the same. The keeper may have
+// executed it.
+void KeeperSession::EndBegun() {
+  if (!begun_ || begun_->reply) return;
+  const bool is_lost = !IsDue(begun_->number) || (tie_ != Tie::kUp && !resumable()) || !over_.ok();
+  if (is_lost) {
+    begun_->reply = absl::UnavailableError("the keeper was gone before it answered");
+  } else if (MonotonicNanoseconds() >= begun_->deadline_ns) {
+    is_silent_ = true;
+    begun_->reply =
+        absl::DeadlineExceededError("the keeper has not answered, because it is stopped or busy");
+  }
+}
+
+// A request that is due is always the last one (SendOnce), so it is refused beside another.
+absl::Status KeeperSession::Begin(internal::WorkerRequest request, int passed,
+                                  std::function<void(const Reply&)> done) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || tie_ != Tie::kUp) return;
-  TakeLateReplies();
-  RevokeUnwanted();
+  if (lock.owns_lock() && tie_ == Tie::kUp && !begun_) {
+    TakeLateReplies();
+    RevokeUnwanted();
+  }
+  if (!lock.owns_lock() || tie_ != Tie::kUp || begun_ || !due_.empty()) {
+    return absl::UnavailableError(
+        "the keeper is gone, or has another request to answer first: try again soon");
+  }
+  request.set_number(++last_number_);
+  const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
+  const absl::Status sent = channel_.Send(request, with, 0);
+  if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
+  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
+  begun_ = Begun{request.number(), MonotonicNanoseconds() + ReplyTimeoutNs(), std::move(done)};
+  due_.push_back(std::move(request));
+  return absl::OkStatus();
 }
 
 void KeeperSession::TakeLateReplies() {
@@ -441,15 +488,30 @@ absl::Status KeeperSession::RevokeRegion(uint32_t region) {
 // ---------------------------------------------------------------- held descriptors
 
 // Before Linux 6.5 the keeper takes a descriptor only after it has seen a request of this process.
-absl::StatusOr<uint64_t> KeeperSession::HoldDescriptor(int fd, uint64_t tag) {
+absl::Status KeeperSession::CheckPassable(int fd, uint64_t tag) {
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("fd: ", fd, " is none"));
   // The keeper checks it again. But it would have to close what it refuses.
   BATON_RETURN_IF_ERROR(CheckHoldable(fd, process_));
   if (!takes_descriptors_) BATON_RETURN_IF_ERROR(HeldDescriptors(tag).status());
+  return takes_descriptors_ ? absl::OkStatus() : KeeperIsOlder("held descriptors");
+}
+
+absl::StatusOr<uint64_t> KeeperSession::HoldDescriptor(int fd, uint64_t tag) {
+  BATON_RETURN_IF_ERROR(CheckPassable(fd, tag));
   internal::WorkerRequest request;
   request.mutable_hold_descriptor()->set_tag(tag);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_, nullptr, fd));
   return reply.held().number();
+}
+
+absl::Status KeeperSession::BeginHoldDescriptor(
+    int fd, uint64_t tag, std::function<void(absl::StatusOr<uint64_t>)> done) {
+  BATON_RETURN_IF_ERROR(CheckPassable(fd, tag));
+  internal::WorkerRequest request;
+  request.mutable_hold_descriptor()->set_tag(tag);
+  return Begin(std::move(request), fd, [done = std::move(done)](const Reply& reply) {
+    done(reply.ok() ? absl::StatusOr<uint64_t>(reply->held().number()) : reply.status());
+  });
 }
 
 absl::StatusOr<int> KeeperSession::TakeDescriptor(uint64_t number) {
@@ -465,6 +527,15 @@ absl::Status KeeperSession::DropDescriptor(uint64_t number) {
   internal::WorkerRequest request;
   request.mutable_drop_descriptor()->set_number(number);
   return KnownToKeeper(Ask(request, wait_).status());
+}
+
+absl::Status KeeperSession::BeginDropDescriptor(uint64_t number,
+                                                std::function<void(absl::Status)> done) {
+  internal::WorkerRequest request;
+  request.mutable_drop_descriptor()->set_number(number);
+  return Begin(std::move(request), /*passed=*/-1, [done = std::move(done)](const Reply& reply) {
+    done(KnownToKeeper(reply.status()));
+  });
 }
 
 absl::StatusOr<std::vector<uint64_t>> KeeperSession::HeldDescriptors(uint64_t tag) {

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,9 @@ namespace baton {
 // together do not stall the worker. Once the keeper answers, the session revokes the grants and
 // regions that were made too late for their callers, and the grants of which Revoke() has failed
 // so.
+//
+// Those whose names begin with Begin wait for nothing. A keeper that follows is not asked again by
+// the session, since a caller can ask again for a descriptor.
 class KeeperSession {
  public:
   static constexpr int kReplyTimeoutMs = 10'000;
@@ -76,7 +80,8 @@ class KeeperSession {
   // with each attempt. An error: the session is over. REQUIRES: resumable().
   absl::StatusOr<bool> Resume();
 
-  // Takes answers that came too late for their callers. Never blocks: call it now and then.
+  // Takes answers for which nobody waits, and tells who began a request what has become of it.
+  // Never blocks: call it when fd() is readable, and now and then.
   void Settle();
 
   // `descriptors` receives those of the reply. If the keeper dies before it answers, Attach asks
@@ -104,8 +109,20 @@ class KeeperSession {
   absl::StatusOr<int> TakeDescriptor(uint64_t number);
   absl::Status DropDescriptor(uint64_t number);
   absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag);
+  absl::Status BeginHoldDescriptor(int fd, uint64_t tag,
+                                   std::function<void(absl::StatusOr<uint64_t>)> done);
+  absl::Status BeginDropDescriptor(uint64_t number, std::function<void(absl::Status)> done);
 
  private:
+  using Reply = absl::StatusOr<internal::WorkerReply>;
+  // A request for which nobody waits. Settle calls `done` with `reply` once there is one.
+  struct Begun {
+    uint64_t number = 0;
+    uint64_t deadline_ns = 0;
+    std::function<void(const Reply&)> done;
+    std::optional<Reply> reply = {};
+  };
+
   // `received` takes what comes with the reply. `sent` goes with the request and stays the
   // caller's; -1: none does.
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
@@ -119,6 +136,10 @@ class KeeperSession {
   absl::Status SendOnce(const internal::WorkerRequest& request, const Wait& wait, int passed);
   absl::Status AwaitReplies(const Wait& wait, uint64_t number, internal::WorkerReply* last,
                             std::vector<FileDescriptor>* descriptors);
+  absl::Status CheckPassable(int fd, uint64_t tag);
+  absl::Status Begin(internal::WorkerRequest request, int passed,
+                     std::function<void(const Reply&)> done);
+  void EndBegun();
   void TakeReply(const internal::WorkerReply& reply, uint64_t awaited);
   void TakeLateReplies();
   void RevokeUnwanted();
@@ -147,6 +168,7 @@ class KeeperSession {
   // Guarded by mutex_: the requests that were sent and not answered, oldest first. At most: those
   // that revoke the unwanted grants, or another, and Detach.
   std::deque<internal::WorkerRequest> due_;
+  std::optional<Begun> begun_;  // guarded by mutex_
   // Guarded by mutex_: somebody has waited in vain for the replies that are due, or for a keeper.
   bool is_silent_ = false;
   // Guarded by mutex_: grants that nobody has, and regions, at arena::GrantOfRegion().

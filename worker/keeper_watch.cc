@@ -64,7 +64,7 @@ absl::Status KeeperWatch::Open(FileDescriptor wake, KeeperSession* keeper, const
 absl::Status KeeperWatch::WatchSession() {
   watched_socket_ = keeper_->fd();
   watched_socket_number_ = keeper_->sockets_used();
-  epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
+  epoll_event socket = {EPOLLIN | EPOLLRDHUP, {.u64 = kSocketEvent}};
   if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, watched_socket_, &socket) == 0) {
     return absl::OkStatus();
   }
@@ -131,7 +131,10 @@ void KeeperWatch::Check() {
     } else if (events[i].data.u64 == kSelfEvent) {
       notices_->TakeEvent();
     } else if (events[i].data.u64 == kSocketEvent) {
-      keeper_->resumable() ? BeginResumption() : LoseKeeper();
+      constexpr uint32_t kClosed = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+      if ((events[i].events & kClosed) != 0) {
+        keeper_->resumable() ? BeginResumption() : LoseKeeper();
+      }
     } else if (events[i].data.u64 == kResumptionEvent) {
       TakeExpirations(resumption_timer_);
       ContinueResumption();
@@ -141,7 +144,7 @@ void KeeperWatch::Check() {
       watches_->Note(events[i].data.u64);
     }  // The driver takes its own events.
   }
-  if (!gone_ && !resuming_) keeper_->Settle();
+  keeper_->Settle();
   // A request may have resumed the session, over another socket.
   const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
   if (!gone_ && !resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();

@@ -595,6 +595,15 @@ class Worker {
   // Returns the numbers that are held with `tag`, of all workers, ascending. The owner of a shard
   // that it adopts drops those that no state of the shard names.
   virtual absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag = 0) = 0;
+  // Both do the same as those without Begin, and do not wait. If they return OK, `done` is called
+  // once, from Poll, outside of other callbacks; it stages nothing. It is not called after
+  // the worker's end. kUnavailable: nothing was asked, because the keeper is gone or has
+  // an earlier request to answer: try again soon. To `done`, kUnavailable and kDeadlineExceeded
+  // mean that nobody knows whether the driver has done it.
+  virtual absl::Status BeginHoldDescriptor(int fd, uint64_t tag,
+                                           std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
+  virtual absl::Status BeginDropDescriptor(uint64_t number,
+                                           std::function<void(absl::Status)> done) = 0;
 
   // A range of the application's own memory that the device reads: in place of buffers(), a send or
   // WRITE may name it, and peers may READ it. Receives and what READs and atomics return go to

@@ -208,9 +208,10 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (wait_loop_.armed()) {
     wait_loop_.Disarm();
     keeper_watch_.Check();
-  } else if (wait_loop_.TakeWatched() || (polls_ & looks_mask_) == 0) {
+  } else if (wait_loop_.TakeWatched() || (turns_ & looks_mask_) == 0) {
     keeper_watch_.Check();
   }
+  ++turns_;
   // Not needed if a look for work has just driven the queues.
   if (native_ && !wait_loop_.TakeDriven()) shards_.RecoverAndPoll();
   int work = ownership_.Handle();

@@ -100,6 +100,14 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag) override {
     return keeper_->HeldDescriptors(tag);
   }
+  absl::Status BeginHoldDescriptor(int fd, uint64_t tag,
+                                   std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    return keeper_->BeginHoldDescriptor(fd, tag, std::move(done));
+  }
+  absl::Status BeginDropDescriptor(uint64_t number,
+                                   std::function<void(absl::Status)> done) override {
+    return keeper_->BeginDropDescriptor(number, std::move(done));
+  }
   void ReportHealth(bool healthy, std::string_view detail) override;
   uint64_t id() const override { return id_; }
   absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset, uint64_t length,
@@ -131,9 +139,10 @@ class WorkerImpl final : public Worker {
   uint64_t id_ = 0;
   uint32_t slot_ = 0;
   uint32_t heartbeat_ms_ = 1000;
-  uint64_t polls_ = 0;
+  uint64_t polls_ = 0;  // and waits for the keeper: signs of life
+  uint64_t turns_ = 0;  // calls of Poll
   // A worker that never sleeps still learns in time that the driver or the keeper is gone: it looks
-  // in each poll whose number has none of these bits.
+  // in each turn whose number has none of these bits.
   uint64_t looks_mask_ = 1023;
   bool attached_ = false;  // the keeper counts this worker among its own
   bool is_dead_ = false;   // in a simulation

@@ -119,6 +119,7 @@ class SendingOwner {
     senders_.clear();
     if (shard != nullptr && reads_ != nullptr) reads_->Finish(*shard);
   }
+  void DropSenders() { senders_.clear(); }
   // Closes its descriptors, too. No shard is its own any more.
   void CloseReads() { reads_.reset(); }
   FileReads& reads() { return *reads_; }
@@ -766,12 +767,54 @@ TEST_P(FileSenderTest, shouldDropWhatADeadOwnerHeldAndDidNotCommit) {
   ASSERT_NO_FATAL_FAILURE(Connect(peer));
   AddOwner();
   dies = [&](Step step) {
-    return deaths == 0 && step == Step::kAdvanced && owner.sender() != nullptr;
+    if (deaths > 0 || step != Step::kAdvanced || owner.sender() == nullptr) return false;
+    return owner.sender()->state().held != 0;
   };
   ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
   EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
   EXPECT_EQ(deaths, 1);
   ExpectNothingLeft(peer);
+  ExpectNothingHeld(peer);
+}
+
+TEST_P(FileSenderTest, shouldSendNothingBeforeTheFileIsHeld) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  int looks = 0;
+  dies = [&](Step step) {
+    const FileSender* const sender = owner.sender();
+    if (step == Step::kAdvanced && sender != nullptr && sender->state().held == 0) {
+      EXPECT_EQ(sender->state().next, 0u);
+      ++looks;
+    }
+    return false;
+  };
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  EXPECT_EQ(owner.hold_status, absl::OkStatus());
+  EXPECT_GT(looks, 0);  // nobody waits in the first one
+  ExpectNothingHeld(peer);
+  ExpectNothingLeft(peer);
+}
+
+// Nobody wants it any more when the keeper has answered.
+TEST_P(FileSenderTest, shouldDropAFileThatIsHeldTooLate) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  bool has_asked = false;
+  dies = [&](Step step) {
+    if (step != Step::kAdvanced || owner.sender() == nullptr) return false;
+    has_asked = true;
+    owner.DropSenders();
+    EXPECT_THAT(owner.held(), SizeIs(1));  // the keeper has done what it was asked before
+    return false;
+  };
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return has_asked; }));
   ExpectNothingHeld(peer);
 }
 

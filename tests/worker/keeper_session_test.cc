@@ -143,6 +143,108 @@ TEST_F(HeldDescriptorsTest, shouldBeTakenAndSaidToBeLost) {
 }
 
 // A thread that drives queues waits in the same way for another thread's reply.
+// What is begun, and not waited for.
+class BegunTest : public HeldDescriptorsTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(HeldDescriptorsTest::SetUp());
+    session->WaitWith([this](pollfd, int) { (void)Answer(Taking()); });
+    ASSERT_EQ(session->HeldDescriptors(0).status(), absl::OkStatus());
+    session->WaitWith([](pollfd, int) { ADD_FAILURE() << "it waits"; });
+  }
+  absl::Status BeginToHold() {
+    return session->BeginHoldDescriptor(
+        file.get(), 3, [this](absl::StatusOr<uint64_t> number) { held.push_back(number); });
+  }
+  absl::Status BeginToDrop() {
+    return session->BeginDropDescriptor(
+        5, [this](absl::Status status) { dropped.push_back(std::move(status)); });
+  }
+  static internal::WorkerReply Held() {
+    internal::WorkerReply reply = Taking();
+    reply.mutable_held()->set_number(5);
+    return reply;
+  }
+
+  std::vector<absl::StatusOr<uint64_t>> held;
+  std::vector<absl::Status> dropped;
+};
+
+TEST_F(BegunTest, shouldBeToldOnceItIsAnswered) {
+  ASSERT_EQ(BeginToHold(), absl::OkStatus());
+  session->Settle();
+  EXPECT_TRUE(held.empty());
+  EXPECT_EQ(Answer(Held()).hold_descriptor().tag(), 3u);
+  EXPECT_EQ(passed.size(), 1u);
+  session->Settle();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].value(), 5u);
+  ASSERT_EQ(BeginToDrop(), absl::OkStatus());
+  internal::WorkerReply refusal = Taking();
+  refusal.set_status_code(static_cast<int>(absl::StatusCode::kNotFound));
+  EXPECT_EQ(Answer(refusal).drop_descriptor().number(), 5u);
+  session->Settle();
+  session->Settle();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_EQ(dropped[0].code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(held.size(), 1u);
+}
+
+// The driver knows the last request of a worker alone.
+TEST_F(BegunTest, shouldBeRefusedBesideAnother) {
+  ASSERT_EQ(BeginToHold(), absl::OkStatus());
+  EXPECT_EQ(BeginToDrop().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(BeginToHold().code(), absl::StatusCode::kUnavailable);
+  (void)Answer(Held());
+  session->Settle();
+  EXPECT_EQ(BeginToDrop(), absl::OkStatus());
+  EXPECT_EQ(held.size(), 1u);
+}
+
+TEST_F(BegunTest, shouldBeAnsweredBeforeWhatIsWaitedFor) {
+  ASSERT_EQ(BeginToHold(), absl::OkStatus());
+  bool is_first = true;
+  session->WaitWith([&](pollfd, int) {
+    if (std::exchange(is_first, false)) {
+      EXPECT_TRUE(Answer(Held()).has_hold_descriptor());
+    } else {
+      EXPECT_TRUE(Next().has_listen());
+      ReplyWithPort();
+    }
+  });
+  EXPECT_EQ(session->Listen("127.0.0.1", 0).value(), 7471);
+  session->Settle();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].value(), 5u);
+}
+
+TEST_F(BegunTest, shouldEndWithTheKeeper) {
+  ASSERT_EQ(BeginToHold(), absl::OkStatus());
+  keeper.reset();
+  session->Settle();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(BeginToHold().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(held.size(), 1u);
+}
+
+TEST_F(BegunTest, shouldEndWhenTheKeeperIsSilent) {
+  session->SetReplyTimeout(0);
+  ASSERT_EQ(BeginToDrop(), absl::OkStatus());
+  session->Settle();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_EQ(dropped[0].code(), absl::StatusCode::kDeadlineExceeded);
+  // Nobody waits for it a second time, and its answer is for nobody.
+  EXPECT_EQ(session->RevokeRegion(1).code(), absl::StatusCode::kUnavailable);
+  (void)Answer(Taking());
+  session->SetReplyTimeout(60'000);
+  ASSERT_EQ(BeginToHold(), absl::OkStatus());
+  (void)Answer(Held());
+  session->Settle();
+  EXPECT_EQ(dropped.size(), 1u);
+  EXPECT_EQ(held.size(), 1u);
+}
+
 TEST_F(KeeperSessionTest, shouldWaitAsItWasToldWhileAnotherThreadAwaitsItsReply) {
   std::thread control([&] { EXPECT_EQ(session->NewToken().value(), "a token"); });
   EXPECT_TRUE(Next().has_new_token());

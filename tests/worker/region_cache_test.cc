@@ -46,6 +46,13 @@ class FakeWorker final : public Worker {
     late = {};
     return absl::OkStatus();
   }
+  absl::Status BeginHoldDescriptor(int, uint64_t,
+                                   std::function<void(absl::StatusOr<uint64_t>)>) override {
+    return NotHere();
+  }
+  absl::Status BeginDropDescriptor(uint64_t, std::function<void(absl::Status)>) override {
+    return NotHere();
+  }
   absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset, uint64_t length,
                                         uint32_t access) override {
     if (!held.contains(descriptor)) return absl::NotFoundError("no such descriptor");

@@ -1,5 +1,6 @@
 // Attaching, waiting for work, and the keeper's end.
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -115,6 +116,23 @@ TEST_F(WaitingTest, shouldWakeAnEventLoopForAShard) {
   ASSERT_TRUE(Until([&] { return other_service.shards.size() == 1; }));
   ASSERT_TRUE(
       Until([&] { return moved.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+}
+
+TEST_F(WaitingTest, shouldWakeAnEventLoopForTheKeepersAnswer) {
+  Start([](v1::ServiceConfig* config) { config->set_heartbeat_ms(kDeadlineMs); });
+  worker = Add(&service);
+  const FileDescriptor file(memfd_create("held", MFD_CLOEXEC));
+  ASSERT_TRUE(worker->HeldDescriptors().ok());  // from now on the keeper takes descriptors
+  absl::StatusOr<uint64_t> number = 0;
+  ASSERT_EQ(worker->BeginHoldDescriptor(
+                file.get(), 0, [&](absl::StatusOr<uint64_t> held) { number = std::move(held); }),
+            absl::OkStatus());
+  while (number.ok() && *number == 0) {
+    ASSERT_TRUE(Readable(kDeadlineMs / 2));
+    ASSERT_TRUE(worker->Poll().ok());
+    (void)worker->ArmEvent();
+  }
+  EXPECT_THAT(worker->HeldDescriptors().value(), ElementsAre(number.value()));
 }
 
 TEST_F(WaitingTest, shouldNotArmWhenThereIsWorkAlready) {

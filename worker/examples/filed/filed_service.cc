@@ -86,7 +86,7 @@ void ReportUnheld(const std::string& path, const absl::Status& why) {
   const bool is_expected = why.ok() || absl::IsResourceExhausted(why) ||
                            absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
   if (is_expected) return;
-  spdlog::warn("\"{}\" is not held, and a successor finds it by its path: {}",
+  spdlog::warn("\"{}\" was not held, so a successor would have found it by its path: {}",
                OneLine(path, kMostPathText), std::string(why.message()));
 }
 
@@ -537,10 +537,8 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   absl::Status status;
   if (session.sender == nullptr) status = Resume(session);
   if (status.ok()) {
-    const uint64_t before = session.sender->state().next;
     status = session.sender->Advance(stream);
     session.state.transfer = session.sender->state();
-    ReportBeginning(session, before);
   }
   if (!status.ok()) {
     if (absl::IsAborted(status)) return status;  // the shard is another worker's
@@ -550,15 +548,9 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   }
   BATON_CRASH_POINT("filed-advanced");
   if (!session.sender->done()) return Outcome::kWaits;
+  ReportUnheld(RequestOf(session).path, session.sender->hold_status());
   EndTransfer(session);
   return Outcome::kAnswered;
-}
-
-// It reports with the first bytes, so once for a transfer.
-void FiledService::ReportBeginning(const Session& session, uint64_t before) {
-  const DecodedRequest request = RequestOf(session);
-  if (before != request.header.offset || session.state.transfer.next == before) return;
-  ReportUnheld(request.path, session.sender->hold_status());
 }
 
 absl::StatusOr<FiledService::Outcome> FiledService::Answer(Session& session, Stream& stream,

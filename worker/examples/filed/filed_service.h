@@ -127,7 +127,6 @@ class FiledService final : public Service {
   absl::StatusOr<Outcome> Answer(Session& session, Stream& stream, const DecodedReply& reply);
   void Pop(Session& session);
   static DecodedRequest RequestOf(const Session& session);
-  static void ReportBeginning(const Session& session, uint64_t before);
   Outcome FailFirst(Session& session, ReplyCode code);
   absl::StatusOr<bool> AwaitRoom(Session& session, Stream& stream, uint32_t length);
   absl::StatusOr<bool> SendReply(Session& session, Stream& stream, const DecodedReply& reply);

@@ -641,9 +641,9 @@ int baton_stream_send_copy(struct baton_stream* stream, const void* message, siz
  * on_lost() has returned, the library cancels the reads that are left, and waits for them.
  *
  * The service's driver holds the file of a transfer of 1 MiB or more, so that a successor can go on
- * when it was renamed or deleted. The library hands it over, for which baton_send_file() or the
- * first baton_advance_file() blocks, and drops it when the peer has the bytes. Files that no
- * transfer has, which was resumed in on_adopt(), are dropped as well. */
+ * when it was renamed or deleted. The library hands it over before any of it is sent, and
+ * drops it when the peer has the bytes. Files that no transfer has, which was resumed in
+ * on_adopt(), are dropped as well. */
 
 /* Begin with zeros and `size`. Zero in the others: the default. */
 struct baton_file_options {
