@@ -345,7 +345,7 @@ absl::Status FileSender::StageFromRegion(Stream& stream, uint32_t length) {
   std::memcpy(heap.At(memory), &header, sizeof(header));
   const std::array<Buffer, 2> parts = {memory, region_.At(state_.next, length)};
   const absl::Status sent = stream.Send(parts);
-  const absl::Status freed = heap.Free(memory);  // it is held until the send has completed
+  absl::Status freed = heap.Free(memory);  // it is held until the send has completed
   BATON_RETURN_IF_ERROR(sent);
   state_.crc = header.crc;
   state_.next = read_to_ = state_.next + length;

@@ -217,7 +217,7 @@ absl::Status KeeperSession::Begin(internal::WorkerRequest request, int passed,
   }
   request.set_number(++last_number_);
   const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
-  const absl::Status sent = channel_.Send(request, with, 0);
+  absl::Status sent = channel_.Send(request, with, 0);
   if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   begun_ = Begun{request.number(), MonotonicNanoseconds() + ReplyTimeoutNs(), std::move(done)};
@@ -414,7 +414,7 @@ absl::Status KeeperSession::SetReady() {
 absl::Status KeeperSession::TakeOver(absl::Span<const uint32_t> shards) {
   internal::WorkerRequest request;
   request.mutable_take_over()->mutable_shards()->Add(shards.begin(), shards.end());
-  const absl::Status begun = Ask(request, wait_).status();
+  absl::Status begun = Ask(request, wait_).status();
   if (!absl::IsUnimplemented(begun)) return begun;
   return absl::UnimplementedError(
       absl::StrCat(KeeperIsOlder("take-overs").message(),

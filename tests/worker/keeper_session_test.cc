@@ -154,7 +154,7 @@ class BegunTest : public HeldDescriptorsTest {
   }
   absl::Status BeginToHold() {
     return session->BeginHoldDescriptor(
-        file.get(), 3, [this](absl::StatusOr<uint64_t> number) { held.push_back(number); });
+        file.get(), 3, [this](const absl::StatusOr<uint64_t>& number) { held.push_back(number); });
   }
   absl::Status BeginToDrop() {
     return session->BeginDropDescriptor(

@@ -3,7 +3,10 @@
 // end the heaps are empty.
 // BATON_KILLS: how many owners are killed at random moments (6), and a third as many upgrades, up
 // to 10; BATON_SEED: of these (printed).
+#include <sys/types.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -130,9 +133,17 @@ class FiledCrashTest : public FiledDeathTest {
     const FileInfo info = answers.reply(stat).header.info;
     const uint64_t get = client.Get(path, info, 0, info.size);
     absl::Status status;
-    while (status.ok() && answers.bytes(get).empty()) status = client.Turn(answers);
+    while (status.ok() && answers.bytes(get).empty() && !answers.IsAnswered(get)) {
+      status = client.Turn(answers);
+    }
     EXPECT_OK(status);
     return get;
+  }
+
+  pid_t KeeperPid() {
+    const auto status = cluster_->operators().GetStatus();
+    EXPECT_OK(status);
+    return status.ok() ? static_cast<pid_t>(status->services(0).keeper_pid()) : 0;
   }
 
   static constexpr size_t kLargeBytes = 16 << 20;  // four times the ring of a client
@@ -188,6 +199,49 @@ TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
   EXPECT_TRUE(answers.bytes(held) == harness::ReadFile(Served("held")));
   EXPECT_TRUE(others.bytes(refused) == harness::ReadFile(Served("refused")));
   ExpectHeld(0, {{client.get(), &answers}, {other.get(), &others}});
+}
+
+// A worker that waited for the keeper would give up only after 10 s, and then send the file first.
+TEST_F(FiledCrashTest, shouldAnswerOthersWhileAFileWaitsForAKeeperThatHangs) {
+  WriteFile(Served("waiting"), kLargeBytes, 10);
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  const std::unique_ptr<GetClient> client = Connect(), other = Connect();
+  ASSERT_TRUE(client != nullptr && other != nullptr);
+  Answers answers, others;
+  const uint64_t first = BeginGet(*client, answers, "waiting");
+  ASSERT_EQ(answers.Await(*client, first), ReplyCode::kOk);
+  ExpectHeld(0, {{client.get(), &answers}});
+  const uint64_t stat = client->Stat("waiting");
+  ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
+  const FileInfo info = answers.reply(stat).header.info;
+
+  const pid_t keeper = KeeperPid();
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  const uint64_t get = client->Get("waiting", info, 0, info.size);
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t asked = other->Stat("waiting");
+    while (!others.IsAnswered(asked)) {
+      ASSERT_OK(client->Turn(answers));
+      ASSERT_OK(other->Turn(others));
+    }
+  }
+  EXPECT_TRUE(answers.bytes(get).empty());
+  ASSERT_EQ(kill(keeper, SIGCONT), 0);
+  EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
+  ExpectHeld(0, {{client.get(), &answers}, {other.get(), &others}});
+}
+
+TEST_F(FiledCrashTest, shouldSendAndDropEveryFileWhileKeepersDie) {
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  ASSERT_NO_FATAL_FAILURE(StartLoads(2));
+  random_.seed(17);
+  for (int i = 0; i < 6; ++i) {
+    SCOPED_TRACE(absl::StrCat("death ", i));
+    examples::PassTime(random_() % kLatestUs);
+    ASSERT_EQ(kill(KeeperPid(), SIGKILL), 0);
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
 }
 
 TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {
