@@ -140,10 +140,19 @@ class FiledCrashTest : public FiledDeathTest {
     return get;
   }
 
-  pid_t KeeperPid() {
-    const auto status = cluster_->operators().GetStatus();
-    EXPECT_OK(status);
-    return status.ok() ? static_cast<pid_t>(status->services(0).keeper_pid()) : 0;
+  // Sends a signal to the keeper, once there is one that is not `former`.
+  void SignalKeeper(int signal, pid_t* former) {
+    pid_t keeper = 0;
+    ASSERT_OK(harness::WaitUntil(
+        "a keeper",
+        [&] {
+          const auto status = cluster_->operators().GetStatus();
+          if (status.ok()) keeper = static_cast<pid_t>(status->services(0).keeper_pid());
+          return keeper > 0 && keeper != *former;
+        },
+        examples::kTimeout));
+    ASSERT_EQ(kill(keeper, signal), 0);
+    *former = keeper;
   }
 
   static constexpr size_t kLargeBytes = 16 << 20;  // four times the ring of a client
@@ -215,8 +224,8 @@ TEST_F(FiledCrashTest, shouldAnswerOthersWhileAFileWaitsForAKeeperThatHangs) {
   ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
   const FileInfo info = answers.reply(stat).header.info;
 
-  const pid_t keeper = KeeperPid();
-  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  pid_t keeper = 0;
+  ASSERT_NO_FATAL_FAILURE(SignalKeeper(SIGSTOP, &keeper));
   const uint64_t get = client->Get("waiting", info, 0, info.size);
   for (int i = 0; i < 20; ++i) {
     const uint64_t asked = other->Stat("waiting");
@@ -235,10 +244,11 @@ TEST_F(FiledCrashTest, shouldSendAndDropEveryFileWhileKeepersDie) {
   ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
   ASSERT_NO_FATAL_FAILURE(StartLoads(2));
   random_.seed(17);
+  pid_t keeper = 0;
   for (int i = 0; i < 6; ++i) {
     SCOPED_TRACE(absl::StrCat("death ", i));
     examples::PassTime(random_() % kLatestUs);
-    ASSERT_EQ(kill(KeeperPid(), SIGKILL), 0);
+    ASSERT_NO_FATAL_FAILURE(SignalKeeper(SIGKILL, &keeper));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ASSERT_NO_FATAL_FAILURE(ExpectNothingLeft());
