@@ -144,7 +144,7 @@ class HeldFiles {
   std::map<uint64_t, User> users_;  // by number
   std::vector<Place> places_;       // by shard
   bool is_asked_ = false;           // the keeper has something to answer
-  Order* asked_ = nullptr;          // what that is; null: a drop, or nobody wants the file any more
+  Order* asked_ = nullptr;          // null: it is a drop, or nobody wants the file any more
   std::deque<Order*> orders_;       // those that are to be asked next
   Clock::time_point refused_until_ = {};
 };

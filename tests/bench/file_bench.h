@@ -47,7 +47,7 @@ class FileBench {
     std::string name;
     std::function<absl::StatusOr<std::unique_ptr<FileWay>>(SentFile)> make;
   };
-  // What a way has sent of one size, and in which time.
+  // A way has sent so many bytes of one size, and has taken so long for it.
   struct Sent {
     std::unique_ptr<FileWay> way;
     double bytes = 0, took_ns = 0;

@@ -143,7 +143,7 @@ TEST_F(HeldDescriptorsTest, shouldBeTakenAndSaidToBeLost) {
 }
 
 // A thread that drives queues waits in the same way for another thread's reply.
-// What is begun, and not waited for.
+// Requests are begun, and nobody waits for them.
 class BegunTest : public HeldDescriptorsTest {
  protected:
   void SetUp() override {
