@@ -172,7 +172,8 @@ until [[ $(grep -c '^batond ready' "$work/batond.log") -eq 3 ]]; do
 done
 [[ $(keeper) == "$kept" ]] || die "the batond after the one that hung has another keeper"
 # The driver tells it once it has been taken in.
-until baton events >"$log" && grep -q 'batond_followed.*hung, and was killed' "$log"; do
+until { baton events >"$log" || die "baton events fails"; } &&
+  grep -q 'batond_followed.*hung, and was killed' "$log"; do
   kill -0 "$batond" 2>/dev/null || die "the container has ended with batond"
   sleep 0.05
 done
