@@ -23,10 +23,6 @@ using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
 constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
-// After this time no packet of a queue pair's former connection is on the way: it is twice the
-// packet lifetime of rdma_cm (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). The queue
-// pair is in the error state all that time, so that a reset is safe (rdma.md, "Reset").
-constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // The most notices that wait for each connection before DropWaiting(), which leaves at most one of
@@ -495,7 +491,10 @@ void ConnectionManager::Free(uint32_t index) {
   if (connection.pooled < 0) {
     SpendNeverConnected(index);
   } else {
-    Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled));
+    // The device may still have completions of an abandoned connection, whatever its time-wait.
+    const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
+    Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
+          abandoned ? verbs::Device::kLongestTimeWaitNs : device_->time_wait_ns());
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
@@ -505,17 +504,17 @@ void ConnectionManager::Free(uint32_t index) {
   unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
-// The queue pair's time-wait begins now.
-void ConnectionManager::Spend(uint32_t shard, uint32_t place) {
-  const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
+// The queue pair's time-wait begins now. One that has none goes before those that wait.
+void ConnectionManager::Spend(uint32_t shard, uint32_t place, uint64_t time_wait_ns) {
+  const Spent spent = {shard, place, MonotonicNanoseconds() + time_wait_ns};
   StoreState(spent, PooledState::kSpent);
-  spent_.push_back(spent);
+  time_wait_ns == 0 ? spent_.push_front(spent) : spent_.push_back(spent);
   ++resting_[shard];
 }
 
 // Spends the queue pair that a driver may have taken for a connection that was never accepted. The
-// device never connected it, so it needs no time-wait and goes to the front of spent_. Only the
-// connection's record names it, and a worker can write another connection's number there.
+// device never connected it, so it needs no time-wait. Only the connection's record names it, and a
+// worker can write another connection's number there.
 void ConnectionManager::SpendNeverConnected(uint32_t index) {
   const uint32_t shard = connections_[index].shard;
   const uint32_t number = arena::LoadRelaxed(arena_->connection(index).qp_number);
@@ -524,11 +523,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   const auto place = static_cast<uint32_t>(found);
   const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
   if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
-  if (Occupy(shard, number) < 0) return;
-  const Spent spent = {shard, place, MonotonicNanoseconds()};
-  StoreState(spent, PooledState::kSpent);
-  spent_.push_front(spent);
-  ++resting_[shard];
+  if (Occupy(shard, number) >= 0) Spend(shard, place, /*time_wait_ns=*/0);
 }
 
 // Returns true if another connection's record names the queue pair and may be accepted with it.
@@ -541,8 +536,8 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
 }
 
 // Spends queue pairs that ended connections had from their drivers and that no record names any
-// more. No connection has or claims them, and a driver has set them to the error state. Their
-// time-wait begins now, as if they had still been in use.
+// more. No connection has or claims them, and a driver has set them to the error state. Nobody
+// knows which completions of theirs were taken, so they wait for longest.
 void ConnectionManager::SpendForgotten() {
   for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
     for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {
@@ -553,7 +548,7 @@ void ConnectionManager::SpendForgotten() {
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
       if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
       occupied_[shard][place] = true;
-      Spend(shard, place);
+      Spend(shard, place, verbs::Device::kLongestTimeWaitNs);
     }
   }
 }
@@ -574,7 +569,7 @@ bool ConnectionManager::FreeSlots() {
 }
 
 // A queue pair that cannot be reset stays out of use. If the device says that one is still
-// connected, its time-wait begins now.
+// connected, it waits for longest.
 bool ConnectionManager::RenewQueuePairs() {
   bool worked = false;
   for (int i = 0; i < kPerTurn && !spent_.empty(); ++i) {
@@ -587,7 +582,8 @@ bool ConnectionManager::RenewQueuePairs() {
     if (state == verbs::QueuePairState::kReadyToReceive ||
         state == verbs::QueuePairState::kReadyToSend) {
       if (!queue_pair.SetError().ok()) continue;
-      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
+      spent_.push_back(
+          {spent.shard, spent.place, MonotonicNanoseconds() + verbs::Device::kLongestTimeWaitNs});
       continue;
     }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;

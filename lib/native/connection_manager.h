@@ -118,7 +118,7 @@ class ConnectionManager {
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
-  void Spend(uint32_t shard, uint32_t place);
+  void Spend(uint32_t shard, uint32_t place, uint64_t time_wait_ns);
   void SpendNeverConnected(uint32_t connection);
   bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
   void SpendForgotten();
@@ -149,7 +149,7 @@ class ConnectionManager {
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections
   std::vector<Unfreed> unfreed_;
-  std::deque<Spent> spent_;        // oldest first
+  std::deque<Spent> spent_;        // in the order in which they are made new
   std::vector<uint32_t> resting_;  // queue pairs in spent_ or out of use, by shard
   bool freed_ = false;             // connections, in this turn
   // MonotonicNanoseconds() when low shared receives of a shard were reported and the limit has to

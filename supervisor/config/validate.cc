@@ -141,11 +141,14 @@ void CheckDevice(const v1::ServiceConfig& service, const Node& node) {
 }
 
 // Returns the default number of a shard's queue pairs: an equal share of the connections, and a
-// quarter more for queue pairs that may not be used again yet.
+// quarter more because workers may accept them into other shards. Where queue pairs have a
+// time-wait, the share counts twice: all connections may end at once, and come back at once.
 uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
   const uint64_t share =
       (uint64_t{service.max_connections()} + service.shards() - 1) / std::max(1u, service.shards());
-  return static_cast<uint32_t>(std::max<uint64_t>(8, share + share / 4));
+  const uint64_t waiting = service.device().has_rdma() ? share : 0;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(share + share / 4 + waiting, 8, arena::kMaxConnections));
 }
 
 // A uid alone would leave the workers in batond's group. The largest number is no id: for the

@@ -103,6 +103,8 @@ class SoftDevice final : public Device {
     BATON_RETURN_IF_ERROR(CheckOpener("connect"));
     return connections_->Connect(address, queue_pair, parameters);
   }
+  // A connection's packets end with its wire.
+  uint64_t time_wait_ns() const override { return 0; }
   bool NextEvent(CmEvent* event) override;
   bool NextDeviceEvent(DeviceEvent* event) override;
   void Progress() override;

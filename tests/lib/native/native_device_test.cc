@@ -821,7 +821,7 @@ TEST_F(SpoiltPoolTest, shouldPutBackTheQueuePairThatItsConnectionHad) {
   NextOfKind(CompletionKind::kReceive);  // flushed
   NextOfKind(CompletionKind::kDisconnected);
   AwaitFreed(in_use);
-  EXPECT_EQ(pooled(), arena::PooledState::kSpent);
+  EXPECT_NE(pooled(), arena::PooledState::kTaken);
 }
 
 TEST_F(SpoiltPoolTest, shouldNotConnectWithAQueuePairThatIsInUse) {
@@ -881,13 +881,16 @@ class RenewableDevice final : public verbs::testing::ForwardingDevice {
     return true;
   }
 
+  uint64_t time_wait_ns() const override { return time_wait; }
+
   std::vector<RenewableQueuePair*> made;
   bool is_asked = false;  // for a connection, by a peer
+  uint64_t time_wait = kLongestTimeWaitNs;
 };
 
 class RenewingTest : public NativeDeviceTest {
  protected:
-  static constexpr uint64_t kTimeWaitNs = 2'147'483'648;
+  static constexpr uint64_t kTimeWaitNs = verbs::Device::kLongestTimeWaitNs;
 
   void SetUp() override {
     auto renewable = std::make_unique<RenewableDevice>(verbs::testing::OpenDevice(fabric).value());
@@ -929,6 +932,33 @@ TEST_F(RenewingTest, shouldMakeAQueuePairNewAfterItsTimeWait) {
   EXPECT_EQ(pooled(), arena::PooledState::kFree);
   EXPECT_EQ(manager->Connect(0, {fabric.host, 1}, "", 2).status(), absl::OkStatus());
   EXPECT_EQ(pooled(), arena::PooledState::kLent);
+}
+
+TEST_F(RenewingTest, shouldMakeAQueuePairNewAtOnceWhereTheDeviceHasNoTimeWait) {
+  renews->time_wait = 0;
+  renews->made[0]->at = verbs::QueuePairState::kError;
+  Free();
+  EXPECT_EQ(renews->made[0]->resets, 1u);
+  EXPECT_EQ(pooled(), arena::PooledState::kFree);
+}
+
+// The device may still have completions of it, and the record says that nobody waits for them.
+TEST_F(RenewingTest, shouldLetTheQueuePairOfAnAbandonedConnectionRestOnEveryDevice) {
+  renews->time_wait = 0;
+  const uint32_t other = manager->Connect(0, {fabric.host, 1}, "", 2).value();
+  for (RenewableQueuePair* const each : renews->made) each->at = verbs::QueuePairState::kError;
+  arena->connection(connection).abandoned = 1;
+  Free();
+  OrderFree(other);
+  manager->Turn();
+  EXPECT_EQ(pooled(0), arena::PooledState::kSpent);
+  EXPECT_EQ(pooled(1), arena::PooledState::kFree);  // does not wait for the other
+  clock.Pass(kTimeWaitNs - 1);
+  manager->Turn();
+  EXPECT_EQ(renews->made[0]->resets, 0u);
+  clock.Pass(1);
+  manager->Turn();
+  EXPECT_EQ(pooled(0), arena::PooledState::kFree);
 }
 
 // Nobody but the device knows whether one that was said to be free is.

@@ -107,15 +107,17 @@ TEST(ConfigTest, KeepsAGidIndexOfZeroApartFromNone) {
   EXPECT_EQ(last->services(0).device().rdma().gid_index(), 255u);
 }
 
-std::string Native(const std::string& native, const std::string& more = "") {
+std::string Native(const std::string& native, const std::string& more = "",
+                   const std::string& device = "rdma") {
   return "state_dir: \"/s\" services { name: \"kv\" mode: NATIVE native { " + native +
-         " } device { rdma {} } " + more + " }";
+         " } device { " + device + " {} } " + more + " }";
 }
 
 TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
-  const auto parse = [](const std::string& native, const std::string& more) {
+  const auto parse = [](const std::string& native, const std::string& more,
+                        const std::string& device = "soft") {
     const absl::StatusOr<v1::Config> config =
-        ParseConfig(Native("object: \"/s.so\" " + native, more), "baton.conf");
+        ParseConfig(Native("object: \"/s.so\" " + native, more, device), "baton.conf");
     EXPECT_TRUE(config.ok()) << config.status();
     return config->services(0).native();
   };
@@ -123,6 +125,10 @@ TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
   EXPECT_EQ(parse("", "").queue_pairs_per_shard(), 80u);  // 64 connections, and a quarter
   EXPECT_EQ(parse("", "shards: 4").queue_pairs_per_shard(), 20u);
   EXPECT_EQ(parse("", "max_connections: 2").queue_pairs_per_shard(), 8u);
+  // And as many that rest after their connections.
+  EXPECT_EQ(parse("", "", "rdma").queue_pairs_per_shard(), 144u);
+  EXPECT_EQ(parse("", "shards: 4", "rdma").queue_pairs_per_shard(), 36u);
+  EXPECT_EQ(parse("", "max_connections: 131072", "rdma").queue_pairs_per_shard(), 131'072u);
   EXPECT_EQ(parse("queue_pairs_per_shard: 7", "").queue_pairs_per_shard(), 7u);
   EXPECT_EQ(parse("", "max_workers: 1").workers(), 1u);
 }
