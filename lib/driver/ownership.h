@@ -22,6 +22,7 @@ class Ownership {
  public:
   Ownership(arena::Arena* arena, uint32_t shard) : arena_(arena), shard_(shard) {}
 
+  uint32_t shard() const { return shard_; }
   uint64_t epoch() const { return arena::OwnershipEpoch(word()); }
   uint32_t owner_slot() const { return arena::OwnershipSlot(word()); }
   uint64_t owner_id() const { return arena::LoadRelaxed(record().owner_worker_id); }

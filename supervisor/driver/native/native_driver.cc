@@ -19,7 +19,6 @@
 #include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "lib/base/version.h"
-#include "supervisor/driver/native/native_deaths.h"
 
 namespace baton::driver_process {
 namespace {
@@ -76,6 +75,12 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       .wake_driver = [this] { WakeDriver(); },
       .tell = [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); }});
   driver_ = driver::QueueDriver::CreateBeside(&arena(), device_.get(), this, inheritance_.objects);
+  claims_.emplace(&arena(), &ownerships_, driver_.get(),
+                  Claims::Options{inheritance_.slot, !inheritance_.outside_effects});
+  change_.emplace(&arena(), driver_.get(), &reports_,
+                  [this](std::string_view kind, uint32_t shard, std::string_view message) {
+                    Tell(kind, static_cast<int>(shard), -1, message);
+                  });
   host_.version = BATON_NATIVE_VERSION;
   host_.bytes = sizeof(host_);
   host_.baton_release = kRelease;
@@ -167,12 +172,12 @@ absl::Status NativeDriver::Attend() {
   slept_ = last_look_ || operated_ == 0;
   device_->Progress();
   if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
-  if (claimed_.empty() && std::exchange(watch_due_, false)) {
+  if (claims_->empty() && std::exchange(watch_due_, false)) {
     WatchOwners();
     WakeDriver();
   }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
-  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
+  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claims_->empty()) {
     return absl::OkStatus();
   }
   // Takes nothing before the worker library has released a lost shard. HandleNotices() does nothing
@@ -184,7 +189,7 @@ absl::Status NativeDriver::Attend() {
   }
   seen_changes_ = changes;
   const uint32_t operated = operated_;
-  ClaimInheritance();
+  claims_->Inherit();
   BATON_RETURN_IF_ERROR(TakeClaimed());
   // All notices of the shards that were adopted just now are handled, so that their connections
   // have what they need before the worker sees their completions.
@@ -272,102 +277,12 @@ absl::Status NativeDriver::RequestNotification(uint32_t shard) {
 
 // ---------------------------------------------------------------- ownership
 
-// Claims each shard that this worker is heir to and whose owner released it or is dead.
-void NativeDriver::ClaimInheritance() {
-  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
-    // Reads the word before the heir. `baton-driver` names another heir before it asks for a
-    // release, so a worker that sees the released word also sees that another is the heir.
-    const uint64_t word = ownerships_[shard].word();
-    BATON_CRASH_POINT("native-owner-seen");
-    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
-    const uint32_t slot = arena::OwnershipSlot(word);
-    const uint32_t former = arena::ClaimantOrOwner(slot);
-    if (former == inheritance_.slot || driver_->Operates(shard)) continue;
-    if (slot != arena::kNobody && former >= arena().shape().workers)
-      continue;  // `baton-driver` repairs it
-    const bool may_take_from_the_dead = !inheritance_.outside_effects;
-    if (slot != arena::kNobody &&
-        !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
-      continue;
-    }
-    BATON_CRASH_POINT("native-before-claim");
-    if (ownerships_[shard].Claim(word, inheritance_.slot)) {
-      BATON_CRASH_POINT("native-claimed");
-    }
-  }
-}
-
-// Puts the shard with the most connections first, because the most peers wait for it.
-void NativeDriver::NoteClaimed() {
-  const size_t noted = claimed_.size();
-  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
-    if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
-    // This process operates the shard, and did not claim it: another worker has written that.
-    if (driver_->Operates(shard)) continue;
-    if (std::any_of(claimed_.begin(), claimed_.end(),
-                    [shard](const Claimed& one) { return one.shard == shard; })) {
-      continue;
-    }
-    if (!NextEpochPrepared(shard)) BeginChange(shard);
-    claimed_.push_back({shard, {}, driver_->AcceptTargets(shard)});
-  }
-  if (claimed_.size() == noted) return;
-  FindConnections();
-  std::stable_sort(claimed_.begin(), claimed_.end(), [this](const Claimed& a, const Claimed& b) {
-    return arena().shard(a.shard).connections > arena().shard(b.shard).connections;
-  });
-}
-
-// Makes one pass, however many shards are claimed. Nobody accepts connections into a claimed shard.
-// `baton-driver` may give it new ones meanwhile, and they come with a notice.
-void NativeDriver::FindConnections() {
-  std::vector<std::vector<uint32_t>*> lists(ownerships_.size(), nullptr);
-  for (Claimed& one : claimed_) {
-    one.connections.clear();
-    lists[one.shard] = &one.connections;
-  }
-  for (uint32_t i = 0; i < arena().shape().connections; ++i) {
-    const uint32_t shard = arena::LoadAcquire(arena().connection(i).shard);
-    if (shard < lists.size() && lists[shard] != nullptr) lists[shard]->push_back(i);
-  }
-}
-
-// Takes shards together if one accepts connections into the other: only a driver that has adopted
-// both can finish that.
-std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
-  const auto accepts = [](const Claimed& from, const Claimed& to) {
-    return std::find(from.accepts_into.begin(), from.accepts_into.end(), to.shard) !=
-           from.accepts_into.end();
-  };
-  std::vector<Claimed> together;
-  const auto take = [&](size_t i) {
-    together.push_back(std::move(claimed_[i]));
-    claimed_.erase(claimed_.begin() + static_cast<ptrdiff_t>(i));
-  };
-  take(0);
-  for (size_t i = 0; i < together.size(); ++i) {
-    for (size_t j = 0; j < claimed_.size();) {
-      if (accepts(together[i], claimed_[j]) || accepts(claimed_[j], together[i])) {
-        take(j);
-      } else {
-        ++j;
-      }
-    }
-  }
-  // Leaves out shards whose claim is gone.
-  std::erase_if(together, [this](const Claimed& one) {
-    return ownerships_[one.shard].owner_slot() != (arena::kClaim | inheritance_.slot) ||
-           driver_->Operates(one.shard);
-  });
-  return together;
-}
-
 // Takes one shard (or group), which is served before the next is taken. So the first of many shards
 // does not wait for the last.
 absl::Status NativeDriver::TakeClaimed() {
-  NoteClaimed();
-  for (const uint32_t operated = operated_; operated_ == operated && !claimed_.empty();) {
-    BATON_RETURN_IF_ERROR(Take(NextToTake()));
+  claims_->Note([this](const driver::Ownership& shard) { change_->Begin(shard); });
+  for (const uint32_t operated = operated_; operated_ == operated && !claims_->empty();) {
+    BATON_RETURN_IF_ERROR(Take(claims_->Next()));
   }
   return absl::OkStatus();
 }
@@ -384,13 +299,8 @@ absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
   BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
   for (const Claimed& one : all) {
     const uint32_t shard = one.shard;
-    ApplyRest(shard);
-    if (!NextEpochPrepared(shard)) {
-      const std::optional<Poisoning> poisoned = CountDeath(shard);
-      MakeReport(one, poisoned);
-      BATON_CRASH_POINT("native-reported");
-      ForgetBlamed(&arena(), shard, poisoned.has_value());
-    }
+    change_->Finish(ownerships_[shard], one.connections,
+                    {inheritance_.worker_id, inheritance_.poison_deaths});
     BATON_CRASH_POINT("native-before-taking");
     const absl::StatusOr<uint64_t> taken =
         ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
@@ -411,90 +321,6 @@ void NativeDriver::LeaveShard(uint32_t shard) {
   driver_->Leave(shard);
   device_->Forget(shard);
   inheritance_.objects->completion_queues[shard]->ForgetNotification();
-}
-
-// Returns true if a claimant died when only the ownership word was left to store. The record names
-// that claimant as the owner.
-bool NativeDriver::NextEpochPrepared(uint32_t shard) const {
-  return !arena::CursorIsOf(arena().shard(shard).commit_head, ownerships_[shard].epoch());
-}
-
-// Returns true if the former owner of the claimed shard did not give it up.
-bool NativeDriver::IsDeath(uint32_t shard) const {
-  return ownerships_[shard].owner_id() != 0 &&
-         arena().shard(shard).released_epoch != ownerships_[shard].epoch();
-}
-
-// Records the start of a shard's change of owner. The first claimant calls it or, for a release,
-// the owner.
-void NativeDriver::BeginChange(uint32_t shard) {
-  arena::NativeShard& record = arena().native_shard(shard);
-  const driver::Ownership& ownership = ownerships_[shard];
-  NoteCause(shard);
-  if (ownership.owner_id() != 0) record.former_worker_id = ownership.owner_id();
-  if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
-  record.change_begun_ns = MonotonicNanoseconds();
-  record.recovered = 0;
-  record.logged = arena().shard(shard).completion_tail;
-  arena::OrderForCrash();
-  record.change_epoch = ownership.epoch();
-}
-
-void NativeDriver::NoteCause(uint32_t shard) {
-  arena().native_shard(shard).cause = static_cast<uint64_t>(
-      IsDeath(shard) ? arena::ChangeCause::kDeath : arena::ChangeCause::kRelease);
-}
-
-// Applies the rest of the former owner's committed transactions. A claimant that died may have
-// applied some of them. An invalid transaction and all after it are ignored.
-void NativeDriver::ApplyRest(uint32_t shard) {
-  absl::Status error;
-  for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
-    const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
-    if (outcome == CommitOutcome::kInvalid) {
-      Tell("invalid_transaction", static_cast<int>(shard), -1, MessageOf(error));
-    }
-    if (outcome != CommitOutcome::kApplied) break;
-    ++arena().native_shard(shard).recovered;
-    BATON_CRASH_POINT("native-rest-applied");
-  }
-  NoteCause(shard);  // the rest may have had its release
-}
-
-// Counts the owner's death. Fails the connection of a completion on which too many owners died, so
-// that no other owner is given that completion.
-std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
-  const uint64_t former = ownerships_[shard].owner_id();
-  Death death;
-  if (IsDeath(shard) &&
-      arena::LoadAcquire(arena().native_shard(shard).pardoned_worker_id) != former) {
-    death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former,
-                          arena().native_shard(shard).logged);
-  }
-  auto poisoned =
-      CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
-  if (poisoned.ok()) return *std::move(poisoned);
-  Tell("not_poisoned", static_cast<int>(shard), -1,
-       absl::StrCat("another worker of the service has written what owners of shard ", shard,
-                    " died of: ", poisoned.status().message()));
-  return std::nullopt;
-}
-
-// Writes the report before the successor's first commit. QueueDriver::Adopt has posted already.
-void NativeDriver::MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned) {
-  const uint32_t shard = claimed.shard;
-  const arena::NativeShard& change = arena().native_shard(shard);
-  EndedOwnership ended;
-  ended.epoch = ownerships_[shard].epoch();
-  if (ended.epoch == 0) return;
-  ended.owner_id = change.former_worker_id;
-  ended.recovered = change.recovered;
-  ended.poisoned = std::move(poisoned);
-  ended.connections = claimed.connections;
-  ReconciliationReport report = Reconcile(arena(), shard, driver_->counters(shard), ended);
-  report.successor_worker_id = inheritance_.worker_id;
-  report.released = !IsDeath(shard);
-  reports_.Write(shard, claimed.connections, std::move(report));
 }
 
 void NativeDriver::WatchOwners() {
@@ -531,7 +357,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   --operated_;
   slept_ = true;
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
-  BeginChange(shard);
+  change_->Begin(ownerships_[shard]);
   const uint64_t heir = arena::LoadAcquire(arena().native_shard(shard).heir);
   const bool named =
       heir != 0 && heir - 1 != inheritance_.slot && heir - 1 < inheritance_.wakes.size();

@@ -28,8 +28,9 @@
 #include "lib/native/native_device.h"
 #include "lib/native/queue_pair_pool.h"
 #include "supervisor/driver/engine/death_watcher.h"
-#include "supervisor/driver/engine/reconciliation.h"
+#include "supervisor/driver/native/claims.h"
 #include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/native/shard_change.h"
 
 namespace baton::driver_process {
 
@@ -82,13 +83,6 @@ class NativeDriver final : private driver::DriverObserver {
   void LookForDeaths() { died_.store(~uint64_t{0}); }
 
  private:
-  // A shard that is claimed and not taken yet.
-  struct Claimed {
-    uint32_t shard = 0;
-    std::vector<uint32_t> connections;   // all that were in it when the claim was noted, maybe more
-    std::vector<uint32_t> accepts_into;  // QueueDriver::AcceptTargets
-  };
-
   explicit NativeDriver(NativeInheritance inheritance);
 
   // The host's functions.
@@ -114,20 +108,9 @@ class NativeDriver final : private driver::DriverObserver {
   bool LostAny() const;
   void HandleNotices(uint32_t most);
   absl::Status PollBeforeSleep(uint32_t shard);
-  void ClaimInheritance();
-  void NoteClaimed();
-  void FindConnections();
-  std::vector<Claimed> NextToTake();
   absl::Status TakeClaimed();
   absl::Status Take(const std::vector<Claimed>& all);
   void LeaveShard(uint32_t shard);
-  bool NextEpochPrepared(uint32_t shard) const;
-  bool IsDeath(uint32_t shard) const;
-  void BeginChange(uint32_t shard);
-  void NoteCause(uint32_t shard);
-  void ApplyRest(uint32_t shard);
-  std::optional<Poisoning> CountDeath(uint32_t shard);
-  void MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
   void WakeDriver() const;
@@ -151,9 +134,10 @@ class NativeDriver final : private driver::DriverObserver {
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
   NativeReports reports_;
+  std::optional<Claims> claims_;       // always there
+  std::optional<ShardChange> change_;  // likewise
   uint64_t seen_changes_ = ~uint64_t{0};
-  uint32_t operated_ = 0;         // shards
-  std::vector<Claimed> claimed_;  // in the order in which they are taken
+  uint32_t operated_ = 0;  // shards
   uint32_t busy_turns_ = 0;
   bool slept_ = true;  // the driver's descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
