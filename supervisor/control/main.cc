@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "absl/status/status.h"
 #include "grpc/support/log.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/memory_shortage.h"
 #include "lib/base/program_start.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
@@ -58,10 +58,6 @@ baton::FileDescriptor Given(const char* variable) {
   unsetenv(variable);
   return descriptor;
 }
-
-// Makes the kernel kill control before Baton's other processes: batond starts another, and no
-// connection notices. Raising its own score needs no right.
-void BeFirstWhenMemoryIsShort() { std::ofstream("/proc/self/oom_score_adj") << 500; }
 
 // Control goes on when batond dies, if the next batond can find it. Until then the kernel kills it
 // with batond, as batond asked at its start.
@@ -134,7 +130,7 @@ int main(int argc, char** argv) {
   sigaddset(&end_signals, SIGTERM);
   sigaddset(&end_signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &end_signals, nullptr);
-  BeFirstWhenMemoryIsShort();
+  baton::GoFirstWhenMemoryIsShort();  // batond starts another, and no connection notices
   // Before the log starts a thread, which would be outside the sandbox.
   const absl::Status sandbox = baton::EnterSandbox();
   baton::log::LogToStandardError("control", baton::log::LogThread::kOwn);

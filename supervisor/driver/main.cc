@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lib/base/memory_shortage.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "lib/log/log.h"
@@ -73,6 +74,8 @@ extern "C" BatonNativeHost* baton_native_host() {
 int main() {
   // batond executes this program by a descriptor, whose number would be the process's name.
   prctl(PR_SET_NAME, "baton-driver");
+  // All connections of the service end with it, or with its NIC, which it starts.
+  baton::GoLastWhenMemoryIsShort();
   const int result = Run();
   baton::log::EndLog();
   return result;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/crash_point.h"
+#include "lib/base/memory_shortage.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
@@ -163,6 +164,8 @@ int Run() {
 int main() {
   // The driver may execute this program by a descriptor, whose number would be the process's name.
   prctl(PR_SET_NAME, "baton-keeper");
+  // No connection ends with it, nor with a worker that it starts.
+  baton::GoLikeOthersWhenMemoryIsShort();
   const int result = Run();
   baton::log::EndLog();
   return result;

@@ -23,9 +23,9 @@ mark() { marked=$(wc -l <"$state.log"); }
 # shellcheck disable=SC2317  # wait_for calls it
 has_logged() { tail -n "+$((marked + 1))" "$state.log" >"$work/since" && grep -qE "$1" "$work/since"; }
 
-# service_config NAME DEVICE
+# service_config NAME DEVICE: $service_fields are further ones.
 service_config() {
-  echo "services { name: \"$1\" device { rdma { device: \"$2\" } } max_connections: 16" \
+  echo "services { name: \"$1\" device { rdma { device: \"$2\" } } max_connections: 16 ${service_fields:-}" \
     "hang_timeout_ms: 120000 ready_timeout_ms: 120000 yield_microseconds: 1 }"
 }
 

@@ -292,8 +292,10 @@ outlives_keepers "keepers that run out of memory" keepers_run_out_of_memory
 # score PROGRAM: by which the kernel chooses, of its first process.
 score() { cat "/proc/$(pgrep -x "$1" | head -n 1)/oom_score_adj"; }
 [[ $(score baton-control) -eq 500 ]] || die "control is not the first to go: $(score baton-control)"
-for program in batond baton-driver baton-keeper; do
-  [[ $(score "$program") -lt 500 ]] || die "$program goes as early as control: $(score "$program")"
+[[ $(score baton-driver) -eq -900 ]] || die "drivers are not the last to go: $(score baton-driver)"
+[[ $(score baton-keeper) -eq 0 ]] || die "keepers do not go like others: $(score baton-keeper)"
+for worker in "${workers[@]}"; do
+  [[ $(<"/proc/$worker/oom_score_adj") -eq 0 ]] || die "a native worker does not go like others"
 done
 control=$(pgrep -x baton-control)
 run_out_of_memory "$control" baton service list

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/memory_shortage.h"
 #include "lib/base/status.h"
 #include "lib/native/mappings.h"
 #include "lib/native/native_object.h"
@@ -100,6 +101,7 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
                            int output) {
   (void)setpgid(0, 0);  // see SpawnPlan::LeaveSession
   prctl(PR_SET_NAME, "baton-native");
+  GoLikeOthersWhenMemoryIsShort();  // an heir follows it
   ResetSignals();
   const int news = inheritance.news;
   const absl::Status status = BecomeWorker(program, std::move(inheritance), output);
