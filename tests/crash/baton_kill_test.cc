@@ -93,7 +93,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     ASSERT_NO_FATAL_FAILURE(AwaitService());
     ASSERT_NO_FATAL_FAILURE(FollowHungKeepers());
     driver_ = DriverPid();
-    ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 4000)));
+    ASSERT_NO_FATAL_FAILURE(StartPeer(harness::Setting("BATON_RATE", 4000)));
   }
 
   void End(uint64_t kills, uint64_t seed) {
@@ -264,8 +264,8 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
 
 TEST_P(BatonKillTest, shouldLoseNothingAndRefuseNobody) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(
-      End(Setting("BATON_KILLS", kKills), Setting("BATON_SEED", std::random_device()())));
+  ASSERT_NO_FATAL_FAILURE(End(harness::Setting("BATON_KILLS", kKills),
+                              harness::Setting("BATON_SEED", std::random_device()())));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }

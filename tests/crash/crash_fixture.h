@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,14 +14,9 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/setting.h"
 
 namespace baton::crash {
-
-// A number of the environment.
-inline uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 // For printf, on each platform.
 inline unsigned long long Printable(uint64_t number) { return number; }

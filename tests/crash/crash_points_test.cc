@@ -39,7 +39,7 @@ class CrashPointTest : public CrashTest {
   void Begin(const harness::ClusterOptions& options) {
     ASSERT_NO_FATAL_FAILURE(StartCluster(options));
     ASSERT_NO_FATAL_FAILURE(StartWorker(2, &safe_));
-    ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 4000)));
+    ASSERT_NO_FATAL_FAILURE(StartPeer(harness::Setting("BATON_RATE", 4000)));
   }
 
   // A worker that dies at the given passing of `point`; ready, and not yet an owner.

@@ -18,7 +18,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -36,6 +35,7 @@
 #include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_device.h"
 #include "tests/harness/processors.h"
+#include "tests/harness/setting.h"
 #include "tests/native/stepper.h"
 #include "worker/heap.h"
 #include "worker/heap_blocks.h"
@@ -48,11 +48,6 @@ constexpr uint32_t kPages = 256;  // room for all objects, whatever their blocks
 constexpr uint32_t kMostObjects = 8, kObjectsAtFirst = 3;
 constexpr uint64_t kStride = 25, kLongStride = 75;
 constexpr uint64_t kPatienceNs = 60'000'000'000;
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? std::strtoull(value, nullptr, 0) : otherwise;
-}
 
 std::pair<FileDescriptor, FileDescriptor> MakePair() {
   int pair[2];
@@ -250,7 +245,7 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
   void KillAfterEachInstruction(Work work, uint64_t otherwise = kStride) {
     // A step then takes no more than two switches of context.
     harness::StayHere();
-    const uint64_t stride = Setting("BATON_STRIDE", otherwise);
+    const uint64_t stride = harness::Setting("BATON_STRIDE", otherwise);
     uint64_t kills = 0;
     for (bool done = false; !done; ++kills) {
       SCOPED_TRACE(testing::Message() << "after " << kills * stride << " instructions");
@@ -421,7 +416,8 @@ TEST_F(HeapKillsTest, shouldAccountForAllWhereverItsOwnerIsKilledInKeep) {
 }
 
 TEST_F(HeapKillsTest, shouldAccountForAllWheneverItsOwnerIsKilled) {
-  KillAtRandom(Setting("BATON_KILLS", 100), Setting("BATON_SEED", std::random_device()()));
+  KillAtRandom(harness::Setting("BATON_KILLS", 100),
+               harness::Setting("BATON_SEED", std::random_device()()));
 }
 
 }  // namespace

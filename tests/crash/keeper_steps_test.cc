@@ -125,9 +125,10 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
   // `advance` runs a keeper to the place of this number, from 1 to `places`.
   using Advance = std::function<absl::Status(TracedKeeper& keeper, uint64_t place)>;
   void KillAtEach(uint64_t places, const Advance& advance) {
-    const uint64_t step = Setting("BATON_KEEPER_STEP", 121);
+    const uint64_t step = harness::Setting("BATON_KEEPER_STEP", 121);
     uint64_t kills = 0;
-    for (uint64_t place = Setting("BATON_KEEPER_FIRST", 1); place <= places; place += step) {
+    for (uint64_t place = harness::Setting("BATON_KEEPER_FIRST", 1); place <= places;
+         place += step) {
       SCOPED_TRACE(absl::StrCat("place ", place));
       if (!keeper_) {
         ASSERT_NO_FATAL_FAILURE(Begin());

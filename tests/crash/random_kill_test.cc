@@ -56,7 +56,7 @@ class RandomKillTest : public CrashTest {
     std::printf("%llu kills, BATON_SEED=%llu\n", Printable(kills), Printable(seed));
     random_.seed(seed);
     ASSERT_NO_FATAL_FAILURE(AddWorker());
-    ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 6000)));
+    ASSERT_NO_FATAL_FAILURE(StartPeer(harness::Setting("BATON_RATE", 6000)));
     for (uint64_t round = 0; ended_ < kills; ++round) {
       SCOPED_TRACE(absl::StrCat("round ", round));
       ASSERT_NO_FATAL_FAILURE(Round());
@@ -326,8 +326,8 @@ class RandomKillTest : public CrashTest {
 
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster());
-  ASSERT_NO_FATAL_FAILURE(
-      EndOwners(Setting("BATON_KILLS", kKills), Setting("BATON_SEED", std::random_device()())));
+  ASSERT_NO_FATAL_FAILURE(EndOwners(harness::Setting("BATON_KILLS", kKills),
+                                    harness::Setting("BATON_SEED", std::random_device()())));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }
@@ -337,15 +337,15 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothingWhereReceivesAreShared) {
   harness::ClusterOptions options;
   options.batond_arguments = {"--shared-receive-queue-depth", "16"};
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
-  ASSERT_NO_FATAL_FAILURE(
-      EndOwners(Setting("BATON_KILLS", kKills) / 2, Setting("BATON_SEED", std::random_device()())));
+  ASSERT_NO_FATAL_FAILURE(EndOwners(harness::Setting("BATON_KILLS", kKills) / 2,
+                                    harness::Setting("BATON_SEED", std::random_device()())));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }
 
 // Completions come late and out of step with commits: other windows are hit.
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) {
-  const uint64_t seed = Setting("BATON_SEED", std::random_device()());
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
   harness::ClusterOptions options;
   options.batond_arguments = {"--faults",
                               "seed: " + std::to_string(seed) +
@@ -353,7 +353,7 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) 
                                   " rules { kind: STALL probability: 0.002 duration_us: 2000 }"
                                   " rules { kind: RNR probability: 0.01 duration_us: 500 }"};
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
-  ASSERT_NO_FATAL_FAILURE(EndOwners(Setting("BATON_KILLS", kKills) / 8, seed));
+  ASSERT_NO_FATAL_FAILURE(EndOwners(harness::Setting("BATON_KILLS", kKills) / 8, seed));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }

@@ -348,9 +348,9 @@ INSTANTIATE_TEST_SUITE_P(Brokered, StreamTrafficTest, ::testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Native, StreamTrafficTest, ::testing::Values(true));
 
 TEST_P(StreamTrafficTest, shouldConserveCreditBetweenAFastSenderAndASlowReceiver) {
-  const uint64_t messages = Setting("BATON_MESSAGES", 20'000);
-  const uint64_t kills = Setting("BATON_KILLS", 5);
-  const uint64_t seed = Setting("BATON_SEED", std::random_device{}());
+  const uint64_t messages = harness::Setting("BATON_MESSAGES", 20'000);
+  const uint64_t kills = harness::Setting("BATON_KILLS", 5);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device{}());
   std::printf("%llu messages, %llu kills, BATON_SEED=%llu\n", Printable(messages), Printable(kills),
               Printable(seed));
   std::mt19937_64 random(seed);

@@ -34,8 +34,8 @@ TEST(NativeControl, shouldFindExactlyWhatRecoveryPredicts) {
   EchoOptions options;
   options.sleeps = false;
   options.depth = 2 * kWindow;
-  const uint64_t kills = FromEnvironment("BATON_NATIVE_KILLS", 60);
-  const uint64_t seed = FromEnvironment("BATON_NATIVE_SEED", std::random_device()());
+  const uint64_t kills = harness::Setting("BATON_NATIVE_KILLS", 60);
+  const uint64_t seed = harness::Setting("BATON_NATIVE_SEED", std::random_device()());
   std::mt19937_64 random(seed);
   std::cout << kills << " kills, seed " << seed << std::endl;
   CheckingPeer peer(HostUnderTest(), options.connections, kWindow);

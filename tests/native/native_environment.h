@@ -6,12 +6,9 @@
 #include <cstdlib>
 #include <string>
 
-namespace baton::native {
+#include "tests/harness/setting.h"
 
-inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
+namespace baton::native {
 
 // The rdma device is there where its address is in the environment: in the virtual machine. Else
 // the device under test is a soft one whose NIC is a process.

@@ -50,7 +50,7 @@ struct Met {
 class NativeKills : public ::testing::Test {
  protected:
   void Run(const EchoOptions& options, uint64_t kills) {
-    const uint64_t seed = FromEnvironment("BATON_NATIVE_SEED", std::random_device()());
+    const uint64_t seed = harness::Setting("BATON_NATIVE_SEED", std::random_device()());
     std::mt19937_64 random(seed);
     std::cout << kills << " kills, seed " << seed << std::endl;
     CheckingPeer peer(HostUnderTest(), options.connections, options.depth / 2);
@@ -152,7 +152,7 @@ TEST_P(NativeKillsOnASoftNic, shouldLoseAndRepeatNothing) {
   EchoOptions options;
   options.nic.behaviour = GetParam().nic;
   options.nic.faults = {.seed = 7, .rules = GetParam().faults};
-  Run(options, FromEnvironment("BATON_NATIVE_KILLS", 50));
+  Run(options, harness::Setting("BATON_NATIVE_KILLS", 50));
 }
 
 INSTANTIATE_TEST_SUITE_P(Behaviours, NativeKillsOnASoftNic,
@@ -162,14 +162,14 @@ INSTANTIATE_TEST_SUITE_P(Behaviours, NativeKillsOnASoftNic,
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NativeKillsOnASoftNic);
 
 TEST_F(NativeKills, shouldLoseAndRepeatNothing) {
-  Run({}, FromEnvironment("BATON_NATIVE_KILLS", 100));
+  Run({}, harness::Setting("BATON_NATIVE_KILLS", 100));
 }
 
 TEST_F(NativeKills, shouldLoseAndRepeatNothingWhenOwnersDoNotSleep) {
   EchoOptions options;
   options.sleeps = false;
   options.connections = 2;
-  Run(options, FromEnvironment("BATON_NATIVE_KILLS", 100));
+  Run(options, harness::Setting("BATON_NATIVE_KILLS", 100));
 }
 
 }  // namespace

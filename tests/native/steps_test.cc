@@ -54,8 +54,8 @@ class NativeSteps : public ::testing::Test {
   // `advance` runs the next owner to where the instructions are counted from; false: it has killed
   // one that did not come there, and is to be called again.
   void Run(const Advance& advance) {
-    const uint64_t steps = FromEnvironment("BATON_NATIVE_STEPS", 1000);
-    const uint64_t stride = FromEnvironment("BATON_NATIVE_STRIDE", 100);
+    const uint64_t steps = harness::Setting("BATON_NATIVE_STEPS", 1000);
+    const uint64_t stride = harness::Setting("BATON_NATIVE_STRIDE", 100);
     const uint64_t begin = MonotonicNanoseconds();
     FindWay(advance, steps);
     if (HasFatalFailure()) return;
@@ -111,7 +111,7 @@ class NativeSteps : public ::testing::Test {
   }
 
   EchoOptions options_;
-  std::mt19937_64 random_{FromEnvironment("BATON_NATIVE_SEED", 1)};
+  std::mt19937_64 random_{harness::Setting("BATON_NATIVE_SEED", 1)};
   std::optional<CheckingPeer> peer_;
   std::optional<EchoService> service_;
   std::optional<SteppedOwners> owners_;

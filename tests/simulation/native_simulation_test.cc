@@ -15,7 +15,6 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -37,6 +36,7 @@
 #include "supervisor/driver/native/native_driver.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "tests/harness/processors.h"
+#include "tests/harness/setting.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/forwarding_device.h"
 #include "tests/simulation/context.h"
@@ -642,11 +642,6 @@ class NativeWorld : private driver_process::EngineListener {
   uint64_t last_id_ = 0;
 };
 
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 // A check may end the process.
 volatile uint64_t g_seed = 0;
 void TellSeed(int) {
@@ -658,8 +653,8 @@ void TellSeed(int) {
 
 TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
   std::signal(SIGABRT, TellSeed);
-  const uint64_t first = Setting("BATON_FIRST_SEED", 1);
-  const uint64_t count = Setting("BATON_SCHEDULES", 500);
+  const uint64_t first = harness::Setting("BATON_FIRST_SEED", 1);
+  const uint64_t count = harness::Setting("BATON_SCHEDULES", 500);
   uint64_t committed = 0, epochs = 0, objects = 0;
   // Only one thread runs at any time: on one processor, who passes on is followed at once.
   harness::StayHere();

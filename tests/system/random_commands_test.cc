@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +29,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -45,11 +45,6 @@ constexpr int kClients = 4;
 constexpr size_t kWorkers = 3;  // that are kept running beside those of upgrades
 // Longer than the server lets anything take.
 constexpr std::chrono::seconds kAnswer{120};
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // Its outcome was lost with control, or its keeper could not be asked.
 bool IsUnknown(grpc::StatusCode code) {
@@ -574,8 +569,8 @@ class RandomCommandsTest : public harness::ClusterFixture {
 };
 
 TEST_F(RandomCommandsTest, shouldAllBeAnsweredAndLoseNothing) {
-  const uint64_t seed = Setting("BATON_SEED", std::random_device{}());
-  const uint64_t commands = Setting("BATON_COMMANDS", 400 / harness::Slowness());
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device{}());
+  const uint64_t commands = harness::Setting("BATON_COMMANDS", 400 / harness::Slowness());
   std::printf("%llu commands, BATON_SEED=%llu\n", static_cast<unsigned long long>(commands),
               static_cast<unsigned long long>(seed));
   random_.seed(seed);

@@ -1,6 +1,7 @@
 // The blocks of a heap alone; then against a plain model, in an order that a seed draws.
 // BATON_FIRST_SEED, BATON_SCHEDULES.
 #include "worker/heap_blocks.h"
+#include "tests/harness/setting.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +10,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -884,15 +884,10 @@ class ModelledHeap {
   std::vector<uint32_t> changed_;
 };
 
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 TEST(HeapBlocksModelTest, shouldDoWhatThePlainModelDoes) {
   constexpr int kSteps = 5000;
-  const uint64_t first = Setting("BATON_FIRST_SEED", 1);
-  const uint64_t schedules = Setting("BATON_SCHEDULES", 40);
+  const uint64_t first = harness::Setting("BATON_FIRST_SEED", 1);
+  const uint64_t schedules = harness::Setting("BATON_SCHEDULES", 40);
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
     ModelledHeap(seed).Run(kSteps);
     ASSERT_FALSE(HasFailure()) << "BATON_FIRST_SEED=" << seed << " BATON_SCHEDULES=1 replays it";

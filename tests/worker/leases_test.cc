@@ -1,11 +1,11 @@
 // Leases of raw peers, which know verbs and nothing of Baton, at a service whose owners die and
 // change.
 #include "worker/leases.h"
+#include "tests/harness/setting.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -63,11 +63,6 @@ T ValueOf(std::string_view text) {
   T value = {};
   std::memcpy(&value, text.data(), std::min(text.size(), sizeof(value)));
   return value;
-}
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
 struct Client {
@@ -1111,8 +1106,8 @@ class LeasesAtRandomTest : public LeasesTest {
 
 // BATON_KILLS: how many owners die (60); BATON_SEED: of all that is random (printed).
 TEST_F(LeasesAtRandomTest, shouldLoseAndLeakNothing) {
-  const uint64_t kills = Setting("BATON_KILLS", 60);
-  const uint64_t seed = Setting("BATON_SEED", std::random_device{}());
+  const uint64_t kills = harness::Setting("BATON_KILLS", 60);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device{}());
   SCOPED_TRACE(seed);
   std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
               static_cast<unsigned long long>(seed));

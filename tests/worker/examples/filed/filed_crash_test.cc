@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/setting.h"
 #include "tests/worker/examples/filed/filed_fixture.h"
 
 namespace baton::filed {
@@ -39,11 +39,6 @@ const char* const kServingPoints[] = {
     "commit-before-publish",  "commit-published",
 };
 
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 const char* const kAdoptionPoints[] = {"adopt-begin", "adopt-before-commit", "adopt-committed"};
 const char* const kReleasePoints[] = {"release-begin", "release-published"};
 const char* const kAcceptPoints[] = {"filed-accept-begin", "stream-ring-granted",
@@ -57,7 +52,7 @@ class FiledDeathTest : public FiledTest {
   }
 
   RandomKills BeginKills() {
-    const uint64_t seed = Setting("BATON_SEED", std::random_device()());
+    const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
     std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills_),
                 static_cast<unsigned long long>(seed));
     random_.seed(seed);
@@ -105,7 +100,7 @@ class FiledDeathTest : public FiledTest {
   }
 
   static constexpr uint64_t kLatestUs = 200'000;
-  const uint64_t kills_ = Setting("BATON_KILLS", 6);
+  const uint64_t kills_ = harness::Setting("BATON_KILLS", 6);
   std::mt19937_64 random_;
 };
 

@@ -4,7 +4,6 @@
 // BATON_KILLS: how many owners are killed at random moments (10); BATON_SEED: of these (printed).
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/file_content.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
 #include "tests/worker/examples/example_fixture.h"
 #include "tests/worker/examples/memd/memd_load.h"
@@ -33,11 +33,6 @@ using ::testing::HasSubstr;
 constexpr uint32_t kShards = 2;
 constexpr uint64_t kHeapBytes = 1 << 20;  // of a shard
 constexpr uint32_t kMostLeases = 4;       // of a connection, by its state
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // Points that every owner passes while clients work. The first passings of some are those of the
 // adoption.
@@ -608,7 +603,7 @@ class MemdKillTest : public MemdTest {
     ExpectEveryByteFree();
   }
   RandomKills Begin() {
-    const uint64_t seed = Setting("BATON_SEED", std::random_device{}());
+    const uint64_t seed = harness::Setting("BATON_SEED", std::random_device{}());
     std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills_),
                 static_cast<unsigned long long>(seed));
     random_.seed(seed);
@@ -623,7 +618,7 @@ class MemdKillTest : public MemdTest {
   // Some completions may be there at three deaths that they have nothing to do with.
   static std::vector<std::string> WithoutPoison() { return {"--poison-deaths", "1000"}; }
 
-  const uint64_t kills_ = Setting("BATON_KILLS", 10);
+  const uint64_t kills_ = harness::Setting("BATON_KILLS", 10);
   std::mt19937_64 random_;
   std::unique_ptr<MemdClient> holder_;
 };

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
 #include "tests/worker/examples/nvmed/nvme_host.h"
 #include "tests/worker/examples/nvmed/nvmed_fixture.h"
@@ -29,11 +29,6 @@ const char* const kServingPoints[] = {
     "deliver-after-handler", "commit-begin",        "commit-entry-written",
     "commit-before-publish", "commit-published",    "commit-driver-woken",
 };
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // The moment of a kill, not a wait for something: any duration is right.
 void PassTime(uint64_t microseconds) {
@@ -171,8 +166,8 @@ TEST_F(NvmedCrashTest, shouldBeCaughtLosingAWrite) {
 }
 
 TEST_F(NvmedCrashTest, shouldLoseNothingWhenOwnersAreKilledAtRandom) {
-  const uint64_t kills = Setting("BATON_KILLS", harness::Slowness() > 1 ? 2 : 10);
-  const uint64_t seed = Setting("BATON_SEED", std::random_device()());
+  const uint64_t kills = harness::Setting("BATON_KILLS", harness::Slowness() > 1 ? 2 : 10);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
   std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
               static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
