@@ -1,9 +1,16 @@
-// All connections of a service end at once, and as many come at once: none is refused, because
-// queue pairs of former connections serve again, or rest beside as many others.
+// Connections of a service end, and others come: none is refused, because queue pairs of former
+// connections serve again, or rest beside as many others.
+// BATON_KILLS: how many native owners are killed meanwhile (12); BATON_SEED: of the moments.
+#include <signal.h>
+#include <sys/types.h>
+
 #include <cstdint>
+#include <cstdio>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "lib/base/status.h"
@@ -11,6 +18,7 @@
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -70,6 +78,55 @@ TEST_F(Reconnect, shouldTakeAllConnectionsOfANativeServiceAgain) {
   ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
   ASSERT_OK(cluster_->WaitUntilListening());
   ASSERT_NO_FATAL_FAILURE(ComeAndGo());
+}
+
+class ReconnectOverDeaths : public Reconnect {
+ protected:
+  void SetUp() override {
+    ClusterOptions options;
+    options.native_object = options.binaries.Find("ledger-v1.so").value();
+    options.batond_arguments = {"--native-workers", "3"};
+    options.shards = 2;
+    options.max_connections = 8;  // so that each shard has 8 queue pairs
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(std::move(options)));
+    ASSERT_OK(cluster_->WaitUntilListening());
+  }
+  // Kills the owner of a shard, once an heir is ready.
+  void KillOwner() {
+    pid_t owner = 0;
+    ASSERT_OK(harness::WaitUntil("an owner and its heir", [&] {
+      const auto service = cluster_->GetService();
+      if (!service.ok()) return false;
+      int ready = 0;
+      for (const v1::Worker& worker : service->workers()) {
+        ready += worker.state() == v1::WORKER_STATE_READY;
+        if (worker.shards_size() > 0) owner = static_cast<pid_t>(worker.pid());
+      }
+      return ready >= 2 && owner != 0;
+    }));
+    ASSERT_EQ(kill(owner, SIGKILL), 0);
+  }
+};
+
+// An owner dies before its peers come, while they are served, or when they have gone.
+TEST_F(ReconnectOverDeaths, shouldRefuseNobodyWhereverOwnersOfAFewQueuePairsDie) {
+  const uint64_t kills = harness::Setting("BATON_KILLS", 12);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
+  std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
+              static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  for (uint64_t round = 0; round < kills; ++round) {
+    SCOPED_TRACE(round);
+    const uint64_t when = random() % 3;
+    if (when == 0) ASSERT_NO_FATAL_FAILURE(KillOwner());
+    harness::PeerOptions options;
+    options.connections = 4;
+    const auto peer = cluster_->StartPeer(options);
+    ASSERT_OK(peer);
+    if (when == 1) ASSERT_NO_FATAL_FAILURE(KillOwner());
+    harness::ExpectNothingLost(**peer);
+    if (when == 2) ASSERT_NO_FATAL_FAILURE(KillOwner());
+  }
 }
 
 }  // namespace
