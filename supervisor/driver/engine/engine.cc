@@ -260,9 +260,9 @@ driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
 bool Engine::ApplyCommits(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   bool worked = false, crowded = false;
-  const uint64_t& sent = driver_->counters(shard).bytes_sent;
-  const uint64_t limit = sent + kSentBytesPerTurn;
-  for (int i = 0; i < kTransactionsPerTurn && sent < limit && ownership.owned(); ++i) {
+  const auto sent = [&] { return driver_->counters(shard).bytes_sent; };
+  const uint64_t limit = sent() + kSentBytesPerTurn;
+  for (int i = 0; i < kTransactionsPerTurn && sent() < limit && ownership.owned(); ++i) {
     // Checked each time, because the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
