@@ -73,6 +73,9 @@ class Node {
   // file does not have the field.
   void Refuse(std::string_view field, std::string_view text) const;
 
+  // Returns false if the message comes from no file.
+  bool in_file() const { return places_ != nullptr; }
+
   // Returns the node of the message in `field`, which is made if it is missing. `index`: for a
   // repeated field.
   Node Child(std::string_view field, int index = -1) const;

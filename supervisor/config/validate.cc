@@ -151,9 +151,14 @@ uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
       std::clamp<uint64_t>(share + share / 4 + waiting, 8, arena::kMaxConnections));
 }
 
-// A uid alone would leave the workers in batond's group. The largest number is no id: for the
-// kernel it means that nothing changes.
+// Workers would be root where nobody says who they are, so a file has to say it. A uid alone would
+// leave them in batond's group. The largest number is no id: for the kernel it means that nothing
+// changes.
 void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
+  if (node.in_file() && !native.has_uid()) {
+    node.Refuse("uid",
+                "is missing: name the user that the workers run as, or root with uid: 0 gid: 0");
+  }
   if (native.has_uid() && !native.has_gid()) {
     node.Refuse("gid", "is missing: name the group that the workers of that uid are in, too");
   }

@@ -101,7 +101,8 @@ class HostileNativeWorker : public testing::Test {
     ASSERT_OK(cluster_->WriteConfig(absl::StrCat(
         "} services { name: \"hostile\" device { soft {} } shards: 2 max_connections: 16 ",
         "mode: NATIVE native { workers: 2 object: \"",
-        harness::Binaries().Find("hostile-ledger.so").value(), "\"", arguments, " }")));
+        harness::Binaries().Find("hostile-ledger.so").value(), "\" uid: ", geteuid(),
+        " gid: ", getegid(), arguments, " }")));
     ASSERT_OK(cluster_->batond().Signal(SIGHUP));
     v1::GetServiceResponse service;
     ASSERT_OK(harness::WaitUntil(

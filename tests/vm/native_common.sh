@@ -28,9 +28,10 @@ else
 fi
 
 # native_service SERVICE OBJECT [FIELDS]: its configuration; native workers run OBJECT with $worker_flags. FIELDS are
-# the service's, and $native_fields of `native` there.
+# the service's, and $native_fields of `native` there. The workers' user is batond's, unless these say otherwise.
 native_service() {
-  local name=$1 object=$2 fields=${3:-} field argument arguments=''
+  local name=$1 object=$2 fields=${3:-} field argument arguments='' native=${native_fields:-}
+  [[ $native == *uid:* ]] || native+=" uid: $EUID gid: $(id -g)"
   for argument in --socket "$state/$name.sock" --service "$name" \
     --listen "$address:$port" "${worker_flags[@]}"; do
     arguments+=" arguments: \"$argument\""
@@ -40,7 +41,7 @@ native_service() {
     [[ $fields == *"${field%:*}"* ]] || fields+=" $field"
   done
   echo "services { name: \"$name\" device { $device_config }" \
-    "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }"
+    "$fields mode: NATIVE native { object: \"$object\"$arguments $native } }"
 }
 # start_native SERVICE OBJECT [FIELDS]: batond with that service alone.
 start_native() {

@@ -143,7 +143,8 @@ services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 12
   yield_microseconds: 1 ${1:-} }
 services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE ${2:-}
   yield_microseconds: 1
-  native { object: "$BATON_BIN/ledger-v1.so" workers: 2 arguments: "--socket" arguments: "/run/baton/kv.sock"
+  native { object: "$BATON_BIN/ledger-v1.so" workers: 2 uid: 0 gid: 0
+    arguments: "--socket" arguments: "/run/baton/kv.sock"
     arguments: "--service" arguments: "kv" arguments: "--listen" arguments: "$BATON_VM_ADDRESS:7472" } }
 END
 }

@@ -25,10 +25,16 @@ absl::Status CloseRange(unsigned int first, unsigned int last) {
   return ErrnoStatus(errno, "close_range");
 }
 
+bool IsOurs(const Identity& identity) {
+  return identity.uid.value_or(geteuid()) == geteuid() &&
+         identity.gid.value_or(getegid()) == getegid();
+}
+
 absl::Status TakeIdentity(const Identity& identity) {
   if (!identity.uid && !identity.gid) return absl::OkStatus();
-  // Otherwise the process would keep the driver's groups.
-  if (setgroups(0, nullptr) != 0) {
+  // Otherwise the process would keep the driver's groups. A driver that is not root's cannot drop
+  // them, and may still name itself.
+  if (setgroups(0, nullptr) != 0 && !(errno == EPERM && IsOurs(identity))) {
     return ErrnoStatus(errno,
                        "setgroups: native.uid and native.gid need a batond that runs as root");
   }

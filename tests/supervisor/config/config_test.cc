@@ -107,10 +107,12 @@ TEST(ConfigTest, KeepsAGidIndexOfZeroApartFromNone) {
   EXPECT_EQ(last->services(0).device().rdma().gid_index(), 255u);
 }
 
+// A native service, whose workers' user is given unless `native` is about that.
 std::string Native(const std::string& native, const std::string& more = "",
                    const std::string& device = "rdma") {
+  const bool has_identity = native.find("id: ") != std::string::npos;
   return "state_dir: \"/s\" services { name: \"kv\" mode: NATIVE native { " + native +
-         " } device { " + device + " {} } " + more + " }";
+         (has_identity ? "" : " uid: 7 gid: 7") + " } device { " + device + " {} } " + more + " }";
 }
 
 TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
@@ -337,12 +339,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"NativeWorkers", Native("object: \"/s.so\" workers: 17"),
                   "baton.conf:1:77: services[0].native.workers: 17 is not between 1 and 16; leave "
                   "it out for 2"},
+        BadConfig{"NativeWithoutUid", Native("object: \"/s.so\" gid: 99"),
+                  "baton.conf: services[0].native.uid: is missing: name the user that the workers "
+                  "run as, or root with uid: 0 gid: 0"},
         BadConfig{"NativeUidAlone", Native("object: \"/s.so\" uid: 99"),
                   "baton.conf: services[0].native.gid: is missing: name the group that the "
                   "workers of that uid are in, too"},
         BadConfig{"NativeUidOfNobody", Native("object: \"/s.so\" uid: 4294967295 gid: 99"),
                   "baton.conf:1:77: services[0].native.uid: 4294967295 is no user"},
-        BadConfig{"NativeGidOfNobody", Native("object: \"/s.so\" gid: 4294967295"),
+        BadConfig{"NativeGidOfNobody", Native("object: \"/s.so\" gid: 4294967295 uid: 9"),
                   "baton.conf:1:77: services[0].native.gid: 4294967295 is no group"},
         BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
                   "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "

@@ -170,6 +170,21 @@ TEST(ConfineTest, shouldBecomeTheUserWithoutAnyGroupOfTheKeeper) {
   EXPECT_EXIT(BecomeAnother(), ExitedWithCode(0), "");
 }
 
+[[noreturn]] void BecomeWhoItIs() {
+  const uid_t uid = getuid();
+  Findings findings;
+  findings.ExpectOk(Confine({uid, getgid()}));
+  ExpectNoCapabilities(findings);
+  findings.Expect("the user", getuid(), uid);
+  if (uid == 0) findings.ExpectField("Groups", "");
+  findings.End();
+}
+
+// A configuration has to name the user, and only root can drop groups.
+TEST(ConfineTest, shouldBecomeItsOwnUserWhoeverThatIs) {
+  EXPECT_EXIT(BecomeWhoItIs(), ExitedWithCode(0), "");
+}
+
 // A child tries to trace this process and to open its memory. Any program of the same user could
 // try that, and so could a worker of another service.
 [[noreturn]] void BeLookedInto() {
