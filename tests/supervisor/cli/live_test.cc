@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <fstream>
 #include <future>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -118,6 +121,14 @@ TEST(RedrawTest, ShouldFitTheScreen) {
 
 // ---------------------------------------------------------------- on a terminal
 
+// As execve(2) takes them.
+std::vector<char*> PointersTo(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 // A terminal of 24 lines with 80 columns, and baton on it.
 class TerminalTest : public CliFixture {
  protected:
@@ -125,9 +136,15 @@ class TerminalTest : public CliFixture {
                   const std::string& no_color = "") {
     const std::string program = *harness::Binaries().Find("baton");
     arguments.insert(arguments.begin(), {program, "--state-dir", state_dir_});
-    std::vector<char*> argv;
-    for (std::string& word : arguments) argv.push_back(word.data());
-    argv.push_back(nullptr);
+    std::vector<std::string> variables = {"TERM=" + type, "NO_COLOR=" + no_color};
+    for (char** one = environ; *one != nullptr; ++one) {
+      const std::string variable = *one;
+      if (!absl::StartsWith(variable, "TERM=") && !absl::StartsWith(variable, "NO_COLOR=")) {
+        variables.push_back(variable);
+      }
+    }
+    // The child allocates nothing: another thread may have had the allocator's lock at the fork.
+    std::vector<char*> argv = PointersTo(arguments), envp = PointersTo(variables);
     winsize size = {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
     int terminal = -1, line = -1;
     ASSERT_EQ(openpty(&terminal, &line, nullptr, nullptr, &size), 0);
@@ -137,9 +154,7 @@ class TerminalTest : public CliFixture {
     pid_ = fork();
     if (pid_ == 0) {
       login_tty(line);
-      setenv("TERM", type.c_str(), 1);
-      setenv("NO_COLOR", no_color.c_str(), 1);
-      execv(argv[0], argv.data());
+      execve(argv[0], argv.data(), envp.data());
       _exit(127);
     }
   }
