@@ -134,14 +134,8 @@ void ConnectionSetup::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) 
 
 // The connection has its queue pair, and `baton-driver` is connecting it to a peer.
 void ConnectionSetup::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
-  ConnectionRecord& connection = state_.record(index);
-  if (StateOf(connection) == ConnectionState::kFree) {
-    ++state_.connection_count;
-    ++arena_->shard(state_.ShardOf(connection)).connections;
-    connection.answered = 1;
-    SetState(connection, ConnectionState::kConnecting);
-    BATON_CRASH_POINT("driver-connecting");
-  }
+  // Otherwise a driver that died has begun it, or its peer was faster than its notice.
+  if (StateOf(state_.record(index)) == ConnectionState::kFree) state_.BeginConnecting(index);
   state_.device_of(index).id = std::move(event.new_id);
   const absl::Status usable = CreateQueuePair(index);
   if (!usable.ok()) {

@@ -3,6 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/poison.h"
 
 namespace baton::driver {
@@ -39,6 +42,32 @@ uint32_t DriverState::FindQueuePair(uint32_t number) const {
   const ConnectionRecord& connection = record(found->second);
   const bool its = connection.qp_number == number && StateOf(connection) != ConnectionState::kFree;
   return its ? found->second : DriverObserver::kNoConnection;
+}
+
+// Only services with several drivers have such notices.
+uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
+  for (uint32_t i = 0; !sole && i < connection_slots; ++i) {
+    const ConnectionRecord& connection = record(i);
+    // `baton-driver` stores the shard last.
+    if (arena::LoadAcquire(connection.shard) != shard || connection.qp_number != queue_pair ||
+        StateOf(connection) != ConnectionState::kFree || connection.listener_port != 0 ||
+        arena->native_connection(i).handled_generation == connection.generation) {
+      continue;
+    }
+    BeginConnecting(i);
+    by_queue_pair[queue_pair] = i;
+    return i;
+  }
+  return DriverObserver::kNoConnection;
+}
+
+void DriverState::BeginConnecting(uint32_t index) {
+  ConnectionRecord& connection = record(index);
+  ++connection_count;
+  ++arena->shard(ShardOf(connection)).connections;
+  connection.answered = 1;
+  SetState(connection, ConnectionState::kConnecting);
+  BATON_CRASH_POINT("driver-connecting");
 }
 
 bool DriverState::LogEvent(uint32_t index, arena::CompletionKind kind, CompletionStatus status) {

@@ -103,6 +103,11 @@ struct DriverState {
   }
   // Returns the connection that has this queue pair, or had it last.
   uint32_t FindQueuePair(uint32_t number) const;
+  // Begins the connection that `baton-driver` connects with this queue pair of the shard, if its
+  // notice is not handled yet, and returns it; kNoConnection: there is none.
+  uint32_t BeginUnnoticed(uint32_t shard, uint32_t queue_pair);
+  // Begins a connection that `baton-driver` connects to a peer.
+  void BeginConnecting(uint32_t connection);
   bool Operates(uint32_t shard) const { return shards[shard].operated; }
   bool SharesReceives() const { return arena::HasSharedReceives(arena->shape()); }
   bool IsBroken(uint32_t shard) const { return arena->shard(shard).shared_receives_refused != 0; }

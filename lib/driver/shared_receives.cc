@@ -167,7 +167,10 @@ void SharedReceives::NoteCompleted(uint32_t shard, uint32_t slot, SharedReceiveS
 void SharedReceives::Log(uint32_t shard, const verbs::Completion& completion) {
   const uint64_t wr_id = completion.wr_id;   // other processes of a native service can write it
   if (!IsOutstanding(shard, wr_id)) return;  // a driver that died has logged it already
-  const uint32_t index = state_.FindQueuePair(completion.qp_number);
+  uint32_t index = state_.FindQueuePair(completion.qp_number);
+  if (index == DriverObserver::kNoConnection) {
+    index = state_.BeginUnnoticed(shard, completion.qp_number);
+  }
   const bool ended = index == DriverObserver::kNoConnection ||
                      StateOf(state_.record(index)) == ConnectionState::kClosed ||
                      state_.record(index).shard != shard;

@@ -1816,6 +1816,30 @@ TEST_F(SharingTest, shouldReceiveForWhicheverConnectionHasAMessage) {
   EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
 }
 
+// The peer of a connection that the owner asked for may speak before the shard's driver has taken
+// notice of the connection: a message that was acknowledged to the peer is told.
+TEST_F(SharingTest, shouldReceiveWhatComesBeforeTheNoticeOfItsConnection) {
+  Post({0, 1, 2, 3});
+  RawPeer of_living, of_dead;
+  for (const bool dies : {false, true}) {
+    RawPeer& peer = dies ? of_dead : of_living;
+    peers.push_back(&peer);
+    const uint32_t connection = manager->Connect(0, {fabric.host, peer.Listen()}, "", 7).value();
+    ASSERT_TRUE(KeeperUntil([&] { return peer.established; }));
+    peer.Send("early");
+    ASSERT_TRUE(KeeperUntil([&] { return peer.sent.size() == 1; }));
+    dies ? Replace() : static_cast<void>(owner->driver->PollCompletions(0).value());
+    EXPECT_EQ(state(connection), ConnectionState::kConnecting);
+    const arena::CompletionEntry received = NextOfKind(CompletionKind::kReceive);
+    EXPECT_EQ(received.connection, connection);
+    EXPECT_EQ(received.byte_len, 5u);
+    EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+    AcknowledgeAll();
+    Takes(peer, connection, "next");
+    EXPECT_EQ(owner->driver->connection_count(), dies ? 2u : 1u);
+  }
+}
+
 // Neither when its driver lives, nor when it dies in the end of the connection, is what the others
 // may receive taken along; and each slot, and each queue pair, serves again.
 TEST_F(SharingTest, shouldEndAConnectionAndKeepWhatTheOthersShare) {
