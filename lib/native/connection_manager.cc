@@ -488,11 +488,11 @@ void ConnectionManager::Free(uint32_t index) {
   Connection& connection = connections_[index];
   connection.id.reset();
   --used_[connection.shard];
+  // The device may still have completions of an abandoned connection, whatever its time-wait.
+  const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
   if (connection.pooled < 0) {
-    SpendNeverConnected(index);
+    SpendNeverConnected(index, abandoned ? verbs::Device::kLongestTimeWaitNs : 0);
   } else {
-    // The device may still have completions of an abandoned connection, whatever its time-wait.
-    const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
     Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
           abandoned ? verbs::Device::kLongestTimeWaitNs : device_->time_wait_ns());
   }
@@ -513,9 +513,9 @@ void ConnectionManager::Spend(uint32_t shard, uint32_t place, uint64_t time_wait
 }
 
 // Spends the queue pair that a driver may have taken for a connection that was never accepted. The
-// device never connected it, so it needs no time-wait. Only the connection's record names it, and a
+// device never connected it, so it has no time-wait. Only the connection's record names it, and a
 // worker can write another connection's number there.
-void ConnectionManager::SpendNeverConnected(uint32_t index) {
+void ConnectionManager::SpendNeverConnected(uint32_t index, uint64_t wait_ns) {
   const uint32_t shard = connections_[index].shard;
   const uint32_t number = arena::LoadRelaxed(arena_->connection(index).qp_number);
   const int found = pool_.Find(shard, number);
@@ -523,7 +523,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   const auto place = static_cast<uint32_t>(found);
   const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
   if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
-  if (Occupy(shard, number) >= 0) Spend(shard, place, /*time_wait_ns=*/0);
+  if (Occupy(shard, number) >= 0) Spend(shard, place, wait_ns);
 }
 
 // Returns true if another connection's record names the queue pair and may be accepted with it.

@@ -109,14 +109,30 @@ void CompletionQueue::TakeOver() {
   const TakenWord taken = Unpack(std::atomic_ref(*memory_.taken).load(std::memory_order_acquire));
   if (taken.consumed != consumed) return;
   for (auto& [number, known] : queue_pairs_) {
-    const CompletingQueuePair& queue_pair = known.queue_pair;
-    if (queue_pair.place != taken.place || (queue_pair.cursors->use & kUseMask) != taken.use) {
-      continue;
-    }
-    QueueCursors& cursors = *queue_pair.cursors;
-    std::atomic_ref(taken.receive ? cursors.received : cursors.sent)
-        .store(taken.cursor, std::memory_order_release);
+    if (known.queue_pair.place == taken.place) BringUpToDate(taken, known.queue_pair.cursors);
   }
+}
+
+// Another process may reset the queue pair meanwhile. That stores the next use before it clears the
+// cursors, so a cursor that is read before the use is of that use, or is not stored to.
+void CompletionQueue::BringUpToDate(const TakenWord& taken, QueueCursors* cursors) {
+  std::atomic_ref cursor(taken.receive ? cursors->received : cursors->sent);
+  uint16_t seen = cursor.load(std::memory_order_acquire);
+  const uint32_t use = std::atomic_ref(cursors->use).load(std::memory_order_relaxed);
+  if (seen == taken.cursor || (use & kUseMask) != taken.use) return;
+  cursor.compare_exchange_strong(seen, taken.cursor, std::memory_order_release,
+                                 std::memory_order_relaxed);
+}
+
+// The few bits of the use that TakeOver compares come again after 128 resets. So `taken` always has
+// those of the last use that has ended, until there is another completion.
+void CompletionQueue::EndUse(const CompletingQueuePair& queue_pair) {
+  std::atomic_ref word(*memory_.taken);
+  uint64_t seen = word.load(std::memory_order_acquire);
+  TakenWord taken = Unpack(seen);
+  if (taken.place != queue_pair.place) return;
+  taken.use = static_cast<uint8_t>(queue_pair.cursors->use & kUseMask);
+  word.compare_exchange_strong(seen, Pack(taken), std::memory_order_acq_rel);
 }
 
 // Most entries are of the same queue pair as the entry before.
@@ -243,6 +259,7 @@ absl::Status CompletionQueue::NoteReset(uint32_t qp_number) {
   const auto at = queue_pairs_.find(qp_number);
   if (at == queue_pairs_.end() || memory_.former == nullptr) return absl::OkStatus();
   const CompletingQueuePair& queue_pair = at->second.queue_pair;
+  EndUse(queue_pair);
   BATON_ASSIGN_OR_RETURN(const uint32_t end, FindEnd());
   for (uint32_t* const begin : BeginsOf(queue_pair)) {
     if (begin != nullptr) std::atomic_ref(*begin).store(end | kNoted, std::memory_order_relaxed);

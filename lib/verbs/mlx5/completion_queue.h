@@ -209,6 +209,8 @@ class CompletionQueue {
   template <typename Sink>
   int TakeOther(const mlx5_cqe64& entry, uint32_t* consumed, Sink* sink);
   void NoteEvent();
+  static void BringUpToDate(const TakenWord& taken, QueueCursors* cursors);
+  void EndUse(const CompletingQueuePair& queue_pair);
   absl::StatusOr<uint32_t> FindEnd() const;
   bool MayHaveFormer() const;
   bool IsAhead(uint32_t begin, uint32_t index) const;

@@ -307,6 +307,20 @@ TEST_F(CompletionQueueTest, shouldPassOverTheRestAfterAKill) {
   EXPECT_EQ(LoadRecord(&memory_->consumed), 3u);
 }
 
+// The low bits of the use come again.
+TEST_F(CompletionQueueTest, shouldTakeNoCursorFromAUseLongAgo) {
+  ASSERT_TRUE(Sent(0));
+  EXPECT_EQ(Count(), 1);
+  for (uint32_t use = 1; use <= 2 * (kUseMask + 1u); ++use) {
+    ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
+    memory_->cursors.use = use;
+    memory_->cursors.sent = memory_->cursors.received = 0;
+    EXPECT_EQ(Count(), 0);
+    Restart();
+    ASSERT_EQ(memory_->cursors.sent, 0) << "use " << use;
+  }
+}
+
 // The indices come round, and the queue pair has had no completion since its reset.
 TEST_F(CompletionQueueTest, shouldForgetAResetThatItHasPassed) {
   ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());

@@ -465,6 +465,41 @@ TEST_F(KilledDriverTest, shouldFollowADriverThatWasKilledAsItFollowedAnother) {
       });
 }
 
+// The driver that died had taken all there was, and the queue pair is reset behind any instruction
+// of its heir. Nothing of the former use is a cursor of the next one.
+TEST_F(KilledDriverTest, shouldStoreNoCursorAfterAReset) {
+  constexpr uint64_t kBeforeTheEnd = 10;  // instructions: the heir was there, and not at its end
+  uint64_t steps = 0;
+  for (bool ended = false; !ended; ++steps) {
+    PrepareToTake({});
+    memory_->cursors = {3, 1, 1};
+    StoreRecord(&memory_->consumed, 1);
+    memory_->taken = Pack({.consumed = 1, .place = 7, .use = 3, .receive = false, .cursor = 1});
+    shared_->begin = false;
+    const pid_t heir = fork();
+    if (heir == 0) {
+      while (!shared_->begin) sched_yield();
+      (void)Queue();
+      _exit(0);
+    }
+    native::Stepper stepper(heir);
+    shared_->begin = true;
+    constexpr auto kTakeOver = &CompletionQueue::TakeOver;
+    ASSERT_EQ(stepper.RunTo({native::CodeOf(kTakeOver)}), native::CodeOf(kTakeOver));
+    ended = steps != 0 && !stepper.Step(steps);
+    // As SetReset() does.
+    std::atomic_ref(memory_->cursors.use).store(4);
+    std::atomic_ref(memory_->cursors.sent).store(0);
+    std::atomic_ref(memory_->cursors.received).store(0);
+    if (!ended) {
+      stepper.Detach();
+      ASSERT_EQ(waitpid(heir, nullptr, 0), heir);
+    }
+    ASSERT_EQ(memory_->cursors.sent, 0) << "reset after " << steps << " instructions";
+  }
+  EXPECT_GT(steps, kBeforeTheEnd);
+}
+
 // A device that obeys, and outlives its drivers.
 class SharedCommands final : public Commands {
  public:
