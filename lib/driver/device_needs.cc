@@ -11,7 +11,9 @@ namespace baton::driver {
 
 DeviceNeeds NeedsOf(const arena::Shape& shape) {
   DeviceNeeds needs;
-  needs.queue_pairs = shape.connections;
+  needs.makes_pools = shape.pooled_queue_pairs != 0;
+  needs.queue_pairs =
+      needs.makes_pools ? uint64_t{shape.shards} * shape.pooled_queue_pairs : shape.connections;
   needs.completion_queues = shape.shards;
   needs.completion_queue_entries =
       uint64_t{shape.connections} * (shape.send_queue_depth + arena::ReceiveDepth(shape)) +
@@ -40,8 +42,11 @@ absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& li
     const char* what;
     const char* cure;
   } all[] = {
-      {needs.queue_pairs, limits.max_queue_pairs, "queue pairs, one for each connection",
-       "lower max_connections"},
+      {needs.queue_pairs, limits.max_queue_pairs,
+       needs.makes_pools ? "queue pairs in the pools of its shards"
+                         : "queue pairs, one for each connection",
+       needs.makes_pools ? "lower native.queue_pairs_per_shard or max_connections"
+                         : "lower max_connections"},
       {needs.completion_queues, limits.max_completion_queues,
        "completion queues, one for each shard", "lower shards"},
       {needs.completion_queue_entries, limits.max_completion_queue_entries,

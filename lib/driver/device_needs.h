@@ -14,6 +14,7 @@ namespace baton::driver {
 
 struct DeviceNeeds {
   uint64_t queue_pairs = 0;
+  bool makes_pools = false;  // of queue pairs, one for each shard
   uint64_t completion_queues = 0;
   uint64_t completion_queue_entries = 0;  // per queue: all that can be outstanding on a shard
   uint64_t send_requests = 0;             // per queue pair, including a recovery's

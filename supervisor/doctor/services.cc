@@ -64,13 +64,17 @@ void CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDev
   }
 }
 
-// Returns the most connections with which the service would fit; 0: fewer connections do not help.
+// Returns the most connections with which the service would fit, and about as many queue pairs for
+// each as it has; 0: fewer connections do not help.
 uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimits& limits) {
   arena::Shape shape = service.shape;
   uint32_t fits = 0;
   uint32_t too_many = shape.connections;
   while (fits + 1 < too_many) {
     shape.connections = fits + (too_many - fits) / 2;
+    const uint64_t pooled = uint64_t{service.shape.pooled_queue_pairs} * shape.connections;
+    shape.pooled_queue_pairs =
+        static_cast<uint32_t>((pooled + service.shape.connections - 1) / service.shape.connections);
     const bool ok = driver::CheckLimits(driver::NeedsOf(shape), limits, "").ok();
     (ok ? fits : too_many) = shape.connections;
   }
@@ -89,19 +93,18 @@ void CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice&
                                             : "what the message names")});
 }
 
-void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_t>& connections,
+void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_t>& queue_pairs,
                      Report& report) {
-  for (const auto& [device, count] : connections) {
+  for (const auto& [device, count] : queue_pairs) {
     const absl::StatusOr<verbs::DeviceLimits> limits =
         view.machine.Limits(device->name, device->ports.front().number);
     if (!limits.ok() || count <= limits->max_queue_pairs) continue;
-    report.Add(
-        v1::SEVERITY_PROBLEM, {"service"},
-        {absl::StrCat("the services on ", device->name, " may have ", count,
-                      " connections together; it has ", limits->max_queue_pairs, " queue pairs"),
-         "the last of them are refused",
-         absl::StrCat("in ", view.config_file, ": smaller max_connections, ",
-                      limits->max_queue_pairs, " in all")});
+    report.Add(v1::SEVERITY_PROBLEM, {"service"},
+               {absl::StrCat("the services on ", device->name, " may need ", count,
+                             " queue pairs together; it has ", limits->max_queue_pairs),
+                "the last connections are refused, or a native service does not start",
+                absl::StrCat("in ", view.config_file, ": smaller max_connections, brokered ones ",
+                             limits->max_queue_pairs, " in all; native ones take two for each")});
   }
 }
 
@@ -146,7 +149,7 @@ void CheckNetwork(const View& view, const ServiceNeeds& service, Report& report)
 
 void CheckServices(const View& view, Report& report) {
   if (!view.configured) return;
-  std::map<const RdmaDevice*, uint64_t> connections;
+  std::map<const RdmaDevice*, uint64_t> queue_pairs;
   for (const ServiceNeeds& service : view.services) {
     const Place place = {"service", service.name()};
     if (!service.rdma()) {
@@ -167,14 +170,14 @@ void CheckServices(const View& view, Report& report) {
                   "baton doctor  # again, as a user who may open it"});
       continue;
     }
-    connections[device] += service.of_device.queue_pairs;
+    queue_pairs[device] += service.of_device.queue_pairs;
     CheckSizes(view, service, *device, *limits, report);
     if (report.findings() == findings) {
       report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port(), ": ",
-                                    service.of_device.queue_pairs, " connections"));
+                                    service.shape.connections, " connections"));
     }
   }
-  CheckQueuePairs(view, connections, report);
+  CheckQueuePairs(view, queue_pairs, report);
 }
 
 void CheckNetworks(const View& view, Report& report) {

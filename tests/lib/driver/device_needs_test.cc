@@ -46,6 +46,19 @@ TEST(DeviceNeedsTest, shouldHaveRoomForARecoveryInEveryQueue) {
   EXPECT_EQ(needs.registered_bytes, (16u << 20) + 4 * arena::kSpares * arena::kSpareBytes);
 }
 
+TEST(DeviceNeedsTest, shouldHaveThePoolsOfANativeService) {
+  arena::Shape shape = ShapeOfAService();
+  shape.pooled_queue_pairs = 60;
+  const DeviceNeeds needs = NeedsOf(shape);
+  EXPECT_EQ(needs.queue_pairs, 240u);
+  verbs::DeviceLimits limits = LimitsFor(needs);
+  EXPECT_TRUE(CheckLimits(needs, limits, "rxe0").ok());
+  limits.max_queue_pairs = 239;
+  EXPECT_THAT(std::string(CheckLimits(needs, limits, "rxe0").message()),
+              HasSubstr("240 queue pairs in the pools of its shards, of which it has 239: lower "
+                        "native.queue_pairs_per_shard"));
+}
+
 TEST(DeviceNeedsTest, shouldFitADeviceThatIsJustLargeEnough) {
   const DeviceNeeds needs = NeedsOf(ShapeOfAService());
   EXPECT_TRUE(CheckLimits(needs, LimitsFor(needs), "rxe0").ok());

@@ -549,8 +549,7 @@ TEST_F(DoctorTest, ShouldAddUpTheConnectionsOfADevicesServices) {
   Configure(
       "services { name: \"a\" device { rdma {} } } "
       "services { name: \"b\" device { rdma {} } }");
-  EXPECT_THAT(OnlyProblem().message(),
-              HasSubstr("may have 128 connections together; it has 100 queue pairs"));
+  EXPECT_THAT(OnlyProblem().message(), HasSubstr("may need 128 queue pairs together; it has 100"));
 }
 
 constexpr char kPool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
