@@ -46,10 +46,23 @@ bool ConnectionTeardown::EndIfFailedBefore(uint32_t index) {
   return true;
 }
 
+// Returns true if the connection was begun by a completion, before the notice that brings its id
+// and its queue pair (DriverState::BeginUnnoticed).
+bool ConnectionTeardown::AwaitsNotice(uint32_t index) const {
+  return !state_.sole && StateOf(state_.record(index)) == ConnectionState::kConnecting &&
+         state_.device_of(index).id == nullptr;
+}
+
 void ConnectionTeardown::StartDraining(uint32_t index, CompletionStatus status,
                                        std::string_view reason) {
   ConnectionRecord& connection = state_.record(index);
   if (!IsLive(connection)) return;
+  if (AwaitsNotice(index)) {
+    const bool wanted = status == CompletionStatus::kSuccess;
+    connection.last_status =
+        static_cast<uint32_t>(wanted ? CompletionStatus::kGeneralError : status);
+    return;
+  }
   connection.last_status = static_cast<uint32_t>(status);
   state_.slots[index].end_reason = std::string(reason);
   BATON_CRASH_POINT("driver-before-draining");

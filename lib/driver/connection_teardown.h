@@ -27,7 +27,8 @@ class ConnectionTeardown {
 
   // Sets the queue pair to the error state, never to RESET: the device flushes what is outstanding,
   // and the last completion ends the connection (P4: until then the device may touch its buffers).
-  // Does nothing if the connection is ending already.
+  // Does nothing if the connection is ending already. One whose notice is not handled yet ends when
+  // it is established.
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
   // The second half of StartDraining. Idempotent: a driver may have died in this function.
   void EndConnection(uint32_t connection);
@@ -69,6 +70,7 @@ class ConnectionTeardown {
   void FreeSlot(uint32_t connection);
 
  private:
+  bool AwaitsNotice(uint32_t connection) const;
   uint32_t DrainAll(verbs::CompletionStatus status, std::string_view why);
   bool Drained(uint32_t connection) const;
   void GiveSlot(uint32_t connection);

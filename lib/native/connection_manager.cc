@@ -23,6 +23,10 @@ using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
 constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
+// After this time no packet of a queue pair's former connection is on the way: it is twice the
+// packet lifetime of rdma_cm (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). The queue
+// pair is in the error state all that time, so that a reset is safe (rdma.md, "Reset").
+constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // The most notices that wait for each connection before DropWaiting(), which leaves at most one of
@@ -488,13 +492,13 @@ void ConnectionManager::Free(uint32_t index) {
   Connection& connection = connections_[index];
   connection.id.reset();
   --used_[connection.shard];
-  // The device may still have completions of an abandoned connection, whatever its time-wait.
+  // The device may still have completions of an abandoned connection.
   const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
   if (connection.pooled < 0) {
-    SpendNeverConnected(index, abandoned ? verbs::Device::kLongestTimeWaitNs : 0);
+    SpendNeverConnected(index, /*rests=*/abandoned);
   } else {
     Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
-          abandoned ? verbs::Device::kLongestTimeWaitNs : device_->time_wait_ns());
+          /*rests=*/abandoned || device_->has_time_wait());
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
@@ -504,18 +508,18 @@ void ConnectionManager::Free(uint32_t index) {
   unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
-// The queue pair's time-wait begins now. One that has none goes before those that wait.
-void ConnectionManager::Spend(uint32_t shard, uint32_t place, uint64_t time_wait_ns) {
-  const Spent spent = {shard, place, MonotonicNanoseconds() + time_wait_ns};
+// `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once.
+void ConnectionManager::Spend(uint32_t shard, uint32_t place, bool rests) {
+  const Spent spent = {shard, place, MonotonicNanoseconds() + (rests ? kTimeWaitNs : 0)};
   StoreState(spent, PooledState::kSpent);
-  time_wait_ns == 0 ? spent_.push_front(spent) : spent_.push_back(spent);
+  rests ? spent_.push_back(spent) : spent_.push_front(spent);
   ++resting_[shard];
 }
 
 // Spends the queue pair that a driver may have taken for a connection that was never accepted. The
-// device never connected it, so it has no time-wait. Only the connection's record names it, and a
-// worker can write another connection's number there.
-void ConnectionManager::SpendNeverConnected(uint32_t index, uint64_t wait_ns) {
+// device never connected it. Only the connection's record names it, and a worker can write another
+// connection's number there.
+void ConnectionManager::SpendNeverConnected(uint32_t index, bool rests) {
   const uint32_t shard = connections_[index].shard;
   const uint32_t number = arena::LoadRelaxed(arena_->connection(index).qp_number);
   const int found = pool_.Find(shard, number);
@@ -523,7 +527,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index, uint64_t wait_ns) {
   const auto place = static_cast<uint32_t>(found);
   const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
   if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
-  if (Occupy(shard, number) >= 0) Spend(shard, place, wait_ns);
+  if (Occupy(shard, number) >= 0) Spend(shard, place, rests);
 }
 
 // Returns true if another connection's record names the queue pair and may be accepted with it.
@@ -537,7 +541,7 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
 
 // Spends queue pairs that ended connections had from their drivers and that no record names any
 // more. No connection has or claims them, and a driver has set them to the error state. Nobody
-// knows which completions of theirs were taken, so they wait for longest.
+// knows which completions of theirs were taken, so they rest on every device.
 void ConnectionManager::SpendForgotten() {
   for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
     for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {
@@ -548,7 +552,7 @@ void ConnectionManager::SpendForgotten() {
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
       if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
       occupied_[shard][place] = true;
-      Spend(shard, place, verbs::Device::kLongestTimeWaitNs);
+      Spend(shard, place, /*rests=*/true);
     }
   }
 }
@@ -569,7 +573,7 @@ bool ConnectionManager::FreeSlots() {
 }
 
 // A queue pair that cannot be reset stays out of use. If the device says that one is still
-// connected, it waits for longest.
+// connected, its time-wait begins now.
 bool ConnectionManager::RenewQueuePairs() {
   bool worked = false;
   for (int i = 0; i < kPerTurn && !spent_.empty(); ++i) {
@@ -582,8 +586,7 @@ bool ConnectionManager::RenewQueuePairs() {
     if (state == verbs::QueuePairState::kReadyToReceive ||
         state == verbs::QueuePairState::kReadyToSend) {
       if (!queue_pair.SetError().ok()) continue;
-      spent_.push_back(
-          {spent.shard, spent.place, MonotonicNanoseconds() + verbs::Device::kLongestTimeWaitNs});
+      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
       continue;
     }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;

@@ -118,8 +118,8 @@ class ConnectionManager {
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
-  void Spend(uint32_t shard, uint32_t place, uint64_t time_wait_ns);
-  void SpendNeverConnected(uint32_t connection, uint64_t wait_ns);
+  void Spend(uint32_t shard, uint32_t place, bool rests);
+  void SpendNeverConnected(uint32_t connection, bool rests);
   bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
   void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);

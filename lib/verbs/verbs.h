@@ -458,11 +458,9 @@ class Device {
     return OpenersWork("listening");
   }
 
-  // For how long after the end of its connection a queue pair is not to be reset, because a packet
-  // of that connection may still be on its way (rdma.md, "Reset").
-  virtual uint64_t time_wait_ns() const { return kLongestTimeWaitNs; }
-  // Twice the packet lifetime of rdma_cm (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s).
-  static constexpr uint64_t kLongestTimeWaitNs = 2'147'483'648;
+  // Returns false if a queue pair may be reset as soon as its connection has ended: no packet of
+  // the connection is on its way then (rdma.md, "Reset").
+  virtual bool has_time_wait() const { return true; }
 
   // Starts connecting `queue_pair` (state INIT). An event reports the outcome. The queue pair is in
   // RTS when kEstablished is reported.

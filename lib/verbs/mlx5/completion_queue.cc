@@ -114,24 +114,26 @@ void CompletionQueue::TakeOver() {
 }
 
 // Another process may reset the queue pair meanwhile. That stores the next use before it clears the
-// cursors, so a cursor that is read before the use is of that use, or is not stored to.
+// cursors. So a cursor that is of another use by now was 0, and is 0 again.
 void CompletionQueue::BringUpToDate(const TakenWord& taken, QueueCursors* cursors) {
   std::atomic_ref cursor(taken.receive ? cursors->received : cursors->sent);
+  const std::atomic_ref use(cursors->use);
   uint16_t seen = cursor.load(std::memory_order_acquire);
-  const uint32_t use = std::atomic_ref(cursors->use).load(std::memory_order_relaxed);
-  if (seen == taken.cursor || (use & kUseMask) != taken.use) return;
-  cursor.compare_exchange_strong(seen, taken.cursor, std::memory_order_release,
-                                 std::memory_order_relaxed);
+  if (seen == taken.cursor || (use.load() & kUseMask) != taken.use) return;
+  if (!cursor.compare_exchange_strong(seen, taken.cursor)) return;
+  if ((use.load() & kUseMask) == taken.use) return;
+  uint16_t stored = taken.cursor;
+  cursor.compare_exchange_strong(stored, 0);
 }
 
-// The few bits of the use that TakeOver compares come again after 128 resets. So `taken` always has
-// those of the last use that has ended, until there is another completion.
+// The few bits of the use that TakeOver compares come again after 128 resets. So at each reset
+// `taken` gets those of the use before, which are neither the present one's nor the next one's.
 void CompletionQueue::EndUse(const CompletingQueuePair& queue_pair) {
   std::atomic_ref word(*memory_.taken);
   uint64_t seen = word.load(std::memory_order_acquire);
   TakenWord taken = Unpack(seen);
   if (taken.place != queue_pair.place) return;
-  taken.use = static_cast<uint8_t>(queue_pair.cursors->use & kUseMask);
+  taken.use = static_cast<uint8_t>((queue_pair.cursors->use - 1) & kUseMask);
   word.compare_exchange_strong(seen, Pack(taken), std::memory_order_acq_rel);
 }
 

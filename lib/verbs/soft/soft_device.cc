@@ -104,7 +104,7 @@ class SoftDevice final : public Device {
     return connections_->Connect(address, queue_pair, parameters);
   }
   // A connection's packets end with its wire.
-  uint64_t time_wait_ns() const override { return 0; }
+  bool has_time_wait() const override { return false; }
   bool NextEvent(CmEvent* event) override;
   bool NextDeviceEvent(DeviceEvent* event) override;
   void Progress() override;

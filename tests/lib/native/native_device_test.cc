@@ -881,16 +881,16 @@ class RenewableDevice final : public verbs::testing::ForwardingDevice {
     return true;
   }
 
-  uint64_t time_wait_ns() const override { return time_wait; }
+  bool has_time_wait() const override { return rests; }
 
   std::vector<RenewableQueuePair*> made;
   bool is_asked = false;  // for a connection, by a peer
-  uint64_t time_wait = kLongestTimeWaitNs;
+  bool rests = true;      // queue pairs, after their connections
 };
 
 class RenewingTest : public NativeDeviceTest {
  protected:
-  static constexpr uint64_t kTimeWaitNs = verbs::Device::kLongestTimeWaitNs;
+  static constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 
   void SetUp() override {
     auto renewable = std::make_unique<RenewableDevice>(verbs::testing::OpenDevice(fabric).value());
@@ -935,7 +935,7 @@ TEST_F(RenewingTest, shouldMakeAQueuePairNewAfterItsTimeWait) {
 }
 
 TEST_F(RenewingTest, shouldMakeAQueuePairNewAtOnceWhereTheDeviceHasNoTimeWait) {
-  renews->time_wait = 0;
+  renews->rests = false;
   renews->made[0]->at = verbs::QueuePairState::kError;
   Free();
   EXPECT_EQ(renews->made[0]->resets, 1u);
@@ -944,7 +944,7 @@ TEST_F(RenewingTest, shouldMakeAQueuePairNewAtOnceWhereTheDeviceHasNoTimeWait) {
 
 // The device may still have completions of it, and the record says that nobody waits for them.
 TEST_F(RenewingTest, shouldLetTheQueuePairOfAnAbandonedConnectionRestOnEveryDevice) {
-  renews->time_wait = 0;
+  renews->rests = false;
   const uint32_t other = manager->Connect(0, {fabric.host, 1}, "", 2).value();
   for (RenewableQueuePair* const each : renews->made) each->at = verbs::QueuePairState::kError;
   arena->connection(connection).abandoned = 1;
@@ -1817,7 +1817,7 @@ TEST_F(SharingTest, shouldReceiveForWhicheverConnectionHasAMessage) {
 }
 
 // The peer of a connection that the owner asked for may speak before the shard's driver has taken
-// notice of the connection: a message that was acknowledged to the peer is told.
+// notice of the connection. The message was acknowledged to it.
 TEST_F(SharingTest, shouldReceiveWhatComesBeforeTheNoticeOfItsConnection) {
   Post({0, 1, 2, 3});
   RawPeer of_living, of_dead;
@@ -1838,6 +1838,29 @@ TEST_F(SharingTest, shouldReceiveWhatComesBeforeTheNoticeOfItsConnection) {
     Takes(peer, connection, "next");
     EXPECT_EQ(owner->driver->connection_count(), dies ? 2u : 1u);
   }
+}
+
+// The owner ends such a connection before its notice has come: it has neither id nor queue pair
+// yet.
+TEST_F(SharingTest, shouldEndAConnectionThatItsNoticeHasNotReached) {
+  Post({0, 1});
+  RawPeer peer;
+  peers.push_back(&peer);
+  const uint32_t connection = manager->Connect(0, {fabric.host, peer.Listen()}, "", 7).value();
+  ASSERT_TRUE(KeeperUntil([&] { return peer.established; }));
+  peer.Send("early");
+  ASSERT_TRUE(KeeperUntil([&] { return peer.sent.size() == 1; }));
+  ASSERT_TRUE(owner->driver->PollCompletions(0).value());
+  EXPECT_EQ(arena->completion(0, read++).connection, connection);
+  writer->Disconnect(connection);
+  AcknowledgeAll();
+  EXPECT_EQ(state(connection), ConnectionState::kConnecting);
+  EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+  AcknowledgeAll();
+  ASSERT_TRUE(Until([&] { return manager->connection_count() == 0; }));
+  EXPECT_EQ(owner->driver->connection_count(), 0u);
 }
 
 // Neither when its driver lives, nor when it dies in the end of the connection, is what the others

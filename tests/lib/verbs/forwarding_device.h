@@ -46,7 +46,7 @@ class ForwardingDevice : public Device {
       const ConnectionParameters& parameters) override {
     return inner_->Connect(address, queue_pair, parameters);
   }
-  uint64_t time_wait_ns() const override { return inner_->time_wait_ns(); }
+  bool has_time_wait() const override { return inner_->has_time_wait(); }
   bool NextEvent(CmEvent* event) override { return inner_->NextEvent(event); }
   void Progress() override { inner_->Progress(); }
   int event_fd() const override { return inner_->event_fd(); }

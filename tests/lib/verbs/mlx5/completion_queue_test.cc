@@ -307,6 +307,18 @@ TEST_F(CompletionQueueTest, shouldPassOverTheRestAfterAKill) {
   EXPECT_EQ(LoadRecord(&memory_->consumed), 3u);
 }
 
+// An heir that takes over between the two halves of a reset finds nothing of the use.
+TEST_F(CompletionQueueTest, shouldTakeNoCursorFromAUseThatIsAboutToEnd) {
+  ASSERT_TRUE(Sent(0));
+  EXPECT_EQ(Count(), 1);
+  for (uint32_t use = 1; use < 3; ++use) {
+    memory_->cursors = {use, 0, 0};  // without a completion
+    ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
+    Restart();
+    ASSERT_EQ(memory_->cursors.sent, 0) << "use " << use;
+  }
+}
+
 // The low bits of the use come again.
 TEST_F(CompletionQueueTest, shouldTakeNoCursorFromAUseLongAgo) {
   ASSERT_TRUE(Sent(0));
