@@ -1,7 +1,6 @@
 // Leases of raw peers, which know verbs and nothing of Baton, at a service whose owners die and
 // change.
 #include "worker/leases.h"
-#include "tests/harness/setting.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -20,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
+#include "tests/harness/setting.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
 #include "worker/heap_grants.h"
@@ -343,8 +343,8 @@ class LeasesTest : public WorkerFixture {
   std::multiset<uint64_t> Granted() {
     std::multiset<uint64_t> granted;
     for (uint32_t i = 0; i < arena::kGrants; ++i) {
-      const arena::GrantRecord grant = arena::CopyOnce(keeper.engine().arena().grant(i));
-      if (grant.length != 0) granted.insert(grant.offset);
+      const arena::GrantRecord& grant = keeper.engine().arena().grant(i);
+      if (arena::LoadAcquire(grant.length) != 0) granted.insert(arena::LoadRelaxed(grant.offset));
     }
     return granted;
   }
