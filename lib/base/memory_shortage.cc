@@ -6,6 +6,13 @@ namespace baton {
 namespace {
 
 constexpr const char* kFile = "/proc/self/oom_score_adj";
+constexpr int kFirstToGo = 500, kLastToGo = -900;
+
+int Score() {
+  int score = 0;
+  std::ifstream(kFile) >> score;
+  return score;
+}
 
 void SetScore(int score) { std::ofstream(kFile) << score; }
 
@@ -13,11 +20,12 @@ void SetScore(int score) { std::ofstream(kFile) << score; }
 
 void GoFirstWhenMemoryIsShort() { SetScore(kFirstToGo); }
 
-void GoLastWhenMemoryIsShort() { SetScore(kLastToGo); }
+void GoLastWhenMemoryIsShort() {
+  if (Score() > kLastToGo) SetScore(kLastToGo);
+}
 
 void GoLikeOthersWhenMemoryIsShort() {
-  int score = 0;
-  if (std::ifstream(kFile) >> score && score < 0) SetScore(0);
+  if (Score() < 0) SetScore(0);
 }
 
 }  // namespace baton

@@ -1,21 +1,19 @@
-// Which process the kernel kills when memory runs out: that with the most memory, and a score of
-// its own on top (oom_score_adj of proc(5)). Processes that are started inherit the score.
+// When memory runs out, the kernel kills the process that has the most of it. A process's score
+// counts on top (oom_score_adj of proc(5)), and processes that it starts inherit the score.
 #ifndef LIB_BASE_MEMORY_SHORTAGE_H_
 #define LIB_BASE_MEMORY_SHORTAGE_H_
 
 namespace baton {
 
-inline constexpr int kFirstToGo = 500, kLastToGo = -900;
-
 // The kernel kills this process before others. Needs no right.
 void GoFirstWhenMemoryIsShort();
 
-// The kernel kills this process after all others. Needs CAP_SYS_RESOURCE: without it, the score
-// stays as it is.
+// The kernel kills this process after others. Needs CAP_SYS_RESOURCE: without it, the score stays
+// as it is. So it does if it is lower already.
 void GoLastWhenMemoryIsShort();
 
-// Ends what the process that started this one has of GoLastWhenMemoryIsShort(). If this process has
-// CAP_SYS_RESOURCE now, it cannot go last again once it has dropped it.
+// Raises a negative score, which this process has inherited, to 0. If it has CAP_SYS_RESOURCE now,
+// it cannot lower the score again once it has dropped that.
 void GoLikeOthersWhenMemoryIsShort();
 
 }  // namespace baton

@@ -260,7 +260,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "User that control runs as, without capabilities; needs root [batond's]");
   app.add_option("--nic-user", flags.nic_user,
                  "User of the soft device's NICs (baton-nic), but of those whose service has "
-                 "native.uid; needs root [batond's]");
+                 "native.uid is not root's; needs root [batond's]");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }

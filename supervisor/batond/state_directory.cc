@@ -259,7 +259,8 @@ bool ServesOthers(const v1::Config& config) {
   return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
          config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
          std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
-           return service.worker_uids_size() > 0 || service.native().has_uid();
+           return service.worker_uids_size() > 0 ||
+                  (service.native().has_uid() && service.native().uid() != geteuid());
          });
 }
 

@@ -104,7 +104,8 @@ void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_
                              " queue pairs together; it has ", limits->max_queue_pairs),
                 "the last connections are refused, or a native service does not start",
                 absl::StrCat("in ", view.config_file, ": smaller max_connections, brokered ones ",
-                             limits->max_queue_pairs, " in all; native ones take two for each")});
+                             limits->max_queue_pairs,
+                             " in all; native ones take two and a quarter for each")});
   }
 }
 

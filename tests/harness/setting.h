@@ -1,4 +1,4 @@
-// What a test is told by the environment: how much it does, and the seed that it replays.
+// Reads the settings of a test from the environment: how much it does, the seed that it replays.
 #ifndef TESTS_HARNESS_SETTING_H_
 #define TESTS_HARNESS_SETTING_H_
 

@@ -6,11 +6,8 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <random>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "lib/base/status.h"
@@ -20,6 +17,7 @@
 #include "tests/harness/peer_process.h"
 #include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton {
 namespace {
@@ -98,8 +96,10 @@ class ReconnectOverDeaths : public Reconnect {
       const auto service = cluster_->GetService();
       if (!service.ok()) return false;
       int ready = 0;
+      owner = 0;
       for (const v1::Worker& worker : service->workers()) {
-        ready += worker.state() == v1::WORKER_STATE_READY;
+        if (worker.state() != v1::WORKER_STATE_READY) continue;
+        ++ready;
         if (worker.shards_size() > 0) owner = static_cast<pid_t>(worker.pid());
       }
       return ready >= 2 && owner != 0;

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -26,6 +25,7 @@
 
 #include "lib/base/crc32c.h"
 #include "lib/base/status.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/own_memory.h"
 #include "tests/lib/stream/stream_peer.h"
@@ -579,12 +579,8 @@ TEST_P(FileSenderTest, shouldLoseAndRepeatNothingWhenOwnersDie) {
   KeepStandbys();
   AskingPeer peer(fabric, content);
   ASSERT_NO_FATAL_FAILURE(Connect(peer));
-  const char* const kills_text = std::getenv("BATON_KILLS");
-  const int kills = kills_text == nullptr ? 40 : std::atoi(kills_text);
-  const char* const seed_text = std::getenv("BATON_SEED");
-  const auto seed = seed_text == nullptr
-                        ? std::random_device()()
-                        : static_cast<uint32_t>(std::strtoul(seed_text, nullptr, 10));
+  const auto kills = static_cast<int>(harness::Setting("BATON_KILLS", 40));
+  const auto seed = static_cast<uint32_t>(harness::Setting("BATON_SEED", std::random_device()()));
   std::printf("%d kills, BATON_SEED=%u\n", kills, seed);
   ASSERT_NO_FATAL_FAILURE(DieWhileThePeerAsks(peer, kills, seed));
   peer.stream.Disconnect();

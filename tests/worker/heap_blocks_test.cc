@@ -1,7 +1,6 @@
 // The blocks of a heap alone; then against a plain model, in an order that a seed draws.
 // BATON_FIRST_SEED, BATON_SCHEDULES.
 #include "worker/heap_blocks.h"
-#include "tests/harness/setting.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "lib/arena/layout.h"
+#include "tests/harness/setting.h"
 
 namespace baton {
 namespace {

@@ -48,8 +48,11 @@ absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
   plan.identity.realtime_priority = static_cast<int>(service.realtime_priority());
   if (config.has_nic_uid()) plan.identity.uid = config.nic_uid();
   if (config.has_nic_gid()) plan.identity.gid = config.nic_gid();
-  if (service.native().has_uid()) plan.identity.uid = service.native().uid();
-  if (service.native().has_gid()) plan.identity.gid = service.native().gid();
+  // Nothing of root's parses what peers send, also if the workers are root.
+  if (const v1::NativeConfig& native = service.native(); native.uid() != 0) {
+    plan.identity.uid = native.uid();
+    if (native.has_gid()) plan.identity.gid = native.gid();
+  }
   BATON_ASSIGN_OR_RETURN(StartedNic started, StartNic(plan));
   return OpenedDevice{std::move(started.device), std::move(started.process)};
 }

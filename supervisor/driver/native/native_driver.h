@@ -134,7 +134,7 @@ class NativeDriver final : private driver::DriverObserver {
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
   NativeReports reports_;
-  std::optional<Claims> claims_;       // always there
+  std::optional<Claims> claims_;       // set in the constructor
   std::optional<ShardChange> change_;  // likewise
   uint64_t seen_changes_ = ~uint64_t{0};
   uint32_t operated_ = 0;  // shards

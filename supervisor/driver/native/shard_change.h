@@ -1,6 +1,6 @@
-// The change of a shard's owner, by the native driver that has claimed the shard: what is left of
-// the former owner's epoch, and what is told of its end (lib/arena/layout.md, "Native owners"). A
-// claimant that dies is followed by another, which repeats all of it.
+// Ends the epoch of a shard's former owner, for the native driver that has claimed the shard, and
+// reports the end (lib/arena/layout.md, "Native owners"). A claimant that dies is followed by
+// another, which repeats all of it.
 //
 // Thread-compatible: the thread of the driver.
 #ifndef SUPERVISOR_DRIVER_NATIVE_SHARD_CHANGE_H_
@@ -37,8 +37,8 @@ class ShardChange {
   void Begin(const driver::Ownership& shard);
 
   // Applies what the former owner has committed, counts its death, and reports the end of its
-  // epoch. The claimant becomes the owner next. REQUIRES: the driver has adopted the shard, of
-  // whose connections are `connections`.
+  // epoch. The claimant becomes the owner next. REQUIRES: the driver has adopted the shard.
+  // `connections`: all of the shard's, and maybe others.
   void Finish(const driver::Ownership& shard, absl::Span<const uint32_t> connections,
               const Claimant& claimant);
 

@@ -32,11 +32,12 @@ bool IsOurs(const Identity& identity) {
 
 absl::Status TakeIdentity(const Identity& identity) {
   if (!identity.uid && !identity.gid) return absl::OkStatus();
-  // Otherwise the process would keep the driver's groups. A driver that is not root's cannot drop
-  // them, and may still name itself.
+  // Otherwise the process would keep the driver's groups. A driver without CAP_SETGID cannot
+  // drop them, and may still name itself.
   if (setgroups(0, nullptr) != 0 && !(errno == EPERM && IsOurs(identity))) {
     return ErrnoStatus(errno,
-                       "setgroups: native.uid and native.gid need a batond that runs as root");
+                       "setgroups: batond cannot change its user. Let native.uid and native.gid be "
+                       "its own, or run it as root");
   }
   if (identity.gid && setresgid(*identity.gid, *identity.gid, *identity.gid) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot become gid ", *identity.gid));

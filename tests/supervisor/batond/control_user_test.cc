@@ -130,7 +130,7 @@ TEST_F(ControlUserTest, shouldBeTheFirstThatTheKernelKillsForWantOfMemory) {
   ASSERT_GT(control, 0) << batond.standard_error();
   EXPECT_EQ(score_of(control), 500);
   EXPECT_EQ(score_of(batond.pid()), score_of(getpid()));
-  EXPECT_EQ(score_of(stage_.lives("keeper")[0].pid), score_of(getpid()));
+  EXPECT_LT(score_of(stage_.lives("keeper")[0].pid), 500);
 }
 
 TEST_F(ControlUserTest, shouldOutliveBatondAndServeUnderTheNext) {

@@ -121,7 +121,7 @@ TEST(RedrawTest, ShouldFitTheScreen) {
 
 // ---------------------------------------------------------------- on a terminal
 
-// As execve(2) takes them.
+// Returns the pointers that execve(2) expects, a null behind them.
 std::vector<char*> PointersTo(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());

@@ -19,6 +19,7 @@
 
 #include "lib/base/status.h"
 #include "lib/stream/file_pieces.h"
+#include "tests/harness/setting.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/worker/examples/guide/guide_fixture.h"
@@ -168,11 +169,8 @@ TEST_F(FilesTest, shouldSendEachByteOnceWhereverTheOwnerDies) {
 }
 
 TEST_F(FilesTest, shouldSendEachByteOnceWhenOwnersAreKilledAtRandom) {
-  const char* const kills_text = std::getenv("BATON_KILLS");
-  const int kills = kills_text == nullptr ? 20 : std::atoi(kills_text);
-  const char* const seed_text = std::getenv("BATON_SEED");
-  const uint64_t seed =
-      seed_text == nullptr ? std::random_device{}() : std::strtoull(seed_text, nullptr, 10);
+  const auto kills = static_cast<int>(harness::Setting("BATON_KILLS", 20));
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device{}());
   std::printf("%d kills, BATON_SEED=%llu\n", kills, static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   ASSERT_NO_FATAL_FAILURE(MakeFile());
