@@ -227,6 +227,7 @@ absl::Status FileSender::FindFile(FileReads& reads, const FileTransfer& state,
   absl::Status status = CheckSame(file->get(), state);
   if (status.ok() || state.held == 0) return status;
   absl::StatusOr<FileDescriptor> held = reads.held_files().Take(state.held);
+  if (IsForNow(held.status())) return held.status();
   if (!held.ok()) {
     constexpr char kAndHeld[] = "; the file that is held cannot be had: ";
     return absl::Status(status.code(), absl::StrCat(std::string(status.message()), kAndHeld,

@@ -9,11 +9,12 @@
 namespace baton {
 namespace {
 
-constexpr std::chrono::seconds kRest{60};
+constexpr std::chrono::seconds kRest{10};
 constexpr uint32_t kLongestRetryMs = 128;
 constexpr std::chrono::seconds kPatience{10};  // with a keeper, as callers of the Worker have
 // The control stream's thread may take an answer, and tells nobody of it.
 constexpr uint32_t kBetweenLooksMs = 50;
+constexpr uint32_t kWhileRefusedMs = 1000;  // between looks whether the keeper may be asked again
 
 // Nobody knows what has become of the request.
 bool IsUncertain(const absl::Status& status) {
@@ -93,9 +94,11 @@ std::unique_ptr<HeldFiles::Order> HeldFiles::Hold(Shard& shard, int fd, FileRequ
     order->result_ = absl::AbortedError("the shard is another worker's");
     return order;
   }
-  PlaceOf(shard);
+  const Place& place = PlaceOf(shard);
   orders_.push_back(order.get());
   if (!is_asked_ && orders_.size() == 1) AskToHold();
+  // The place of an order before it may be gone when that cannot be asked for.
+  if (!order->done()) reads_->RetryLater(*place.requester, kBetweenLooksMs);
   return order;
 }
 
@@ -159,7 +162,13 @@ void HeldFiles::Settle(Place& place) {
   });
   List(place);
   AskNext();
-  if (is_asked_) reads_->RetryLater(*place.requester, kBetweenLooksMs);
+  if (is_asked_) {
+    reads_->RetryLater(*place.requester, kBetweenLooksMs);
+  } else if (!orders_.empty()) {
+    reads_->RetryLater(*place.requester);
+  } else if (!place.is_listed || !place.to_drop.empty()) {
+    reads_->RetryLater(*place.requester, kWhileRefusedMs);
+  }
   if (place.ended.empty()) return;
   reads_->RetryLater(*place.requester, place.retry_ms);
   place.retry_ms = std::min(2 * place.retry_ms, kLongestRetryMs);
@@ -167,12 +176,18 @@ void HeldFiles::Settle(Place& place) {
 
 // ---------------------------------------------------------------- the keeper
 
-// Files to hold come first, because pieces wait for that.
+// Files to hold come first, because pieces wait for that. But after one that is held another is
+// dropped, or the driver would soon hold as many as it may.
 void HeldFiles::AskNext() {
+  if (std::exchange(drops_first_, false)) DropNext();
   for (size_t before = 0; !is_asked_ && orders_.size() != before;) {
     before = orders_.size();
     AskToHold();
   }
+  DropNext();
+}
+
+void HeldFiles::DropNext() {
   for (Place& place : places_) {
     if (place.requester != nullptr) AskToDrop(place);
   }
@@ -185,7 +200,7 @@ void HeldFiles::AskToHold() {
   const uint32_t shard = order->shard_->index();
   Place& place = places_[shard];
   absl::Status asked = absl::FailedPreconditionError(
-      "the keeper refused or did not answer, and is not asked for a minute");
+      "the keeper refused or did not answer, and is not asked for 10 s");
   if (Clock::now() >= refused_until_) {
     asked = worker_.BeginHoldDescriptor(
         order->fd_, TagOf(*order->shard_),
@@ -206,6 +221,7 @@ void HeldFiles::AskToHold() {
 void HeldFiles::OnHeld(uint32_t shard, uint64_t epoch, const absl::StatusOr<uint64_t>& number) {
   BATON_CRASH_POINT("file-held");
   is_asked_ = false;
+  drops_first_ = true;
   Order* const order = std::exchange(asked_, nullptr);
   Place* const place = FindPlace(shard, epoch);
   if (place != nullptr && number.ok()) {

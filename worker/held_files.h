@@ -129,6 +129,7 @@ class HeldFiles {
   void Settle(Place& place);
   static bool IsOver(const Ended& ended);
   void AskNext();
+  void DropNext();
   void AskToHold();
   void OnHeld(uint32_t shard, uint64_t epoch, const absl::StatusOr<uint64_t>& number);
   void Finish(Order* order, const absl::StatusOr<uint64_t>& result);
@@ -144,6 +145,7 @@ class HeldFiles {
   std::map<uint64_t, User> users_;  // by number
   std::vector<Place> places_;       // by shard
   bool is_asked_ = false;           // the keeper has something to answer
+  bool drops_first_ = false;        // it was asked to hold the last time
   Order* asked_ = nullptr;          // null: it is a drop, or nobody wants the file any more
   std::deque<Order*> orders_;       // those that are to be asked next
   Clock::time_point refused_until_ = {};

@@ -160,9 +160,14 @@ void KeeperSession::TakeReply(const internal::WorkerReply& reply, uint64_t await
   due_.pop_front();
   if (due_.empty()) is_silent_ = false;
   takes_descriptors_ = reply.takes_descriptors();
-  if (begun_ && begun_->number == request.number()) {
+  const bool is_begun = begun_ && begun_->number == request.number();
+  if (is_begun) {
     const absl::Status status = StatusIn(reply);
     begun_->reply = status.ok() ? Reply(reply) : Reply(status);
+  }
+  if (request.has_hold_descriptor() && !is_begun && request.number() != awaited &&
+      StatusIn(reply).ok()) {
+    unwanted_descriptor_ = reply.held().number();
   }
   if (request.has_revoke()) {
     if (const auto place = PlaceOf(request.revoke())) unwanted_.reset(*place);
@@ -237,7 +242,14 @@ void KeeperSession::TakeLateReplies() {
 
 // Nobody waits for the replies. What cannot be sent now is sent by a later call.
 void KeeperSession::RevokeUnwanted() {
-  if (!due_.empty() || unwanted_.none() || tie_ != Tie::kUp) return;
+  if (!due_.empty() || tie_ != Tie::kUp) return;
+  if (unwanted_descriptor_ != 0) {
+    internal::WorkerRequest request;
+    request.set_number(++last_number_);
+    request.mutable_drop_descriptor()->set_number(unwanted_descriptor_);
+    if (!SendUnawaited(std::move(request))) return;
+    unwanted_descriptor_ = 0;
+  }
   for (uint32_t place = 0; place < unwanted_.size(); ++place) {
     if (!unwanted_.test(place)) continue;
     internal::WorkerRequest request;
@@ -247,10 +259,16 @@ void KeeperSession::RevokeUnwanted() {
     } else {
       request.mutable_revoke()->set_grant(place);
     }
-    const absl::Status sent = channel_.Send(request, {}, 0);
-    if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return;
-    due_.push_back(std::move(request));
+    if (!SendUnawaited(std::move(request))) return;
   }
+}
+
+// Returns false if it cannot be sent.
+bool KeeperSession::SendUnawaited(internal::WorkerRequest request) {
+  const absl::Status sent = channel_.Send(request, {}, 0);
+  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return false;
+  due_.push_back(std::move(request));
+  return true;
 }
 
 // Returns `why`. A grant that was not revoked therefore is revoked when the keeper answers. A

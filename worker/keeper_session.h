@@ -143,6 +143,7 @@ class KeeperSession {
   void TakeReply(const internal::WorkerReply& reply, uint64_t awaited);
   void TakeLateReplies();
   void RevokeUnwanted();
+  bool SendUnawaited(internal::WorkerRequest request);
   absl::Status Postpone(const internal::WorkerRequest& request, absl::Status why);
   bool IsDue(uint64_t number) const { return !due_.empty() && due_.back().number() == number; }
   absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
@@ -173,7 +174,8 @@ class KeeperSession {
   bool is_silent_ = false;
   // Guarded by mutex_: grants that nobody has, and regions, at arena::GrantOfRegion().
   std::bitset<arena::kGrants + arena::kRegions> unwanted_;
-  GrantInDoubt in_doubt_;  // the one in due_
+  uint64_t unwanted_descriptor_ = 0;  // guarded by mutex_: held when nobody waited for it any more
+  GrantInDoubt in_doubt_;             // the one in due_
   // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;

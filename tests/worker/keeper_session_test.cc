@@ -144,6 +144,23 @@ TEST_F(HeldDescriptorsTest, shouldBeTakenAndSaidToBeLost) {
 
 // A thread that drives queues waits in the same way for another thread's reply.
 // Requests are begun, and nobody waits for them.
+TEST_F(HeldDescriptorsTest, shouldBeDroppedWhereNobodyWaitsForThemAnyMore) {
+  session->WaitWith([this](pollfd, int) { Answer(Taking()); });
+  ASSERT_TRUE(session->HeldDescriptors(7).ok());
+  session->WaitWith([](pollfd, int) {});
+  session->SetReplyTimeout(1);
+  EXPECT_EQ(session->HoldDescriptor(file.get(), 7).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  internal::WorkerReply held = Taking();
+  held.mutable_held()->set_number(5);
+  EXPECT_TRUE(Answer(held).has_hold_descriptor());
+  session->Settle();
+  EXPECT_EQ(Answer(Taking()).drop_descriptor().number(), 5u);
+  session->Settle();
+  internal::WorkerRequest none;
+  EXPECT_EQ(keeper->Receive(&none, 0).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
 class BegunTest : public HeldDescriptorsTest {
  protected:
   void SetUp() override {

@@ -26,6 +26,8 @@ constexpr uint32_t kRingBytes = 16 << 10;
 static_assert(kMaxRequests * (kMaxRequestBytes + stream::kUnitBytes) <= kRingBytes);
 constexpr uint16_t kWindow = 32;
 constexpr uint32_t kMinSendDepth = 8;
+// Between two looks whether the keeper gives a transfer's file.
+constexpr uint32_t kResumeAgainMs = 100;
 // The ring and the requests of a few clients, and some pieces.
 constexpr uint64_t kMinHeapBytes = 1 << 20;
 constexpr uint32_t kReplyBytes = sizeof(Reply);
@@ -536,6 +538,10 @@ absl::Status FiledService::Resume(Session& session) {
 absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, Stream& stream) {
   absl::Status status;
   if (session.sender == nullptr) status = Resume(session);
+  if (FileSender::IsForNow(status)) {
+    reads_->RetryLater(session.retry, kResumeAgainMs);
+    return Outcome::kWaits;
+  }
   if (status.ok()) {
     status = session.sender->Advance(stream);
     session.state.transfer = session.sender->state();

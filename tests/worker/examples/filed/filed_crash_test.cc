@@ -235,6 +235,55 @@ TEST_F(FiledCrashTest, shouldAnswerOthersWhileAFileWaitsForAKeeperThatHangs) {
   ExpectHeld(0, {{client.get(), &answers}, {other.get(), &others}});
 }
 
+// The driver holds the file, and gives it to the heir once there is a keeper to ask. A service with
+// outside effects moves after a release only: a keeper proves deaths.
+TEST_F(FiledCrashTest, shouldFinishADeletedFileWhoseOwnerGoesWhileTheKeeperHangs) {
+  WriteFile(Served("deleted"), kLargeBytes, 11);
+  const std::string content = harness::ReadFile(Served("deleted"));
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  const std::unique_ptr<GetClient> client = Connect(), other = Connect();
+  ASSERT_TRUE(client != nullptr && other != nullptr);
+  Answers answers, others;
+  const uint64_t get = BeginGet(*client, answers, "deleted");
+  ASSERT_TRUE(std::filesystem::remove(Served("deleted")));
+  pid_t keeper = 0;
+  ASSERT_NO_FATAL_FAILURE(AwaitKeeper(&keeper));
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  ASSERT_OK(worker_->process->Signal(SIGTERM));
+  // The heir has waited for the keeper in vain when it answers.
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t asked = other->Stat("nothing");
+    while (!others.IsAnswered(asked)) {
+      ASSERT_OK(client->Turn(answers));
+      ASSERT_OK(other->Turn(others));
+    }
+  }
+  EXPECT_FALSE(answers.IsAnswered(get));
+  ASSERT_EQ(kill(keeper, SIGCONT), 0);
+  EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
+  EXPECT_TRUE(answers.bytes(get) == content);
+  ExpectHeld(0, {{client.get(), &answers}, {other.get(), &others}});
+}
+
+// The worker sends a file that the keeper has not answered about, and the keeper holds it later.
+TEST_F(FiledCrashTest, shouldDropAFileThatAKeeperHoldsWhenItHangsNoMore) {
+  WriteFile(Served("late"), kLargeBytes, 12);
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  const std::unique_ptr<GetClient> client = Connect();
+  ASSERT_NE(client, nullptr);
+  Answers answers;
+  const uint64_t stat = client->Stat("late");
+  ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
+  const FileInfo info = answers.reply(stat).header.info;
+  pid_t keeper = 0;
+  ASSERT_NO_FATAL_FAILURE(AwaitKeeper(&keeper));
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  const uint64_t get = client->Get("late", info, 0, info.size);
+  EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
+  ASSERT_EQ(kill(keeper, SIGCONT), 0);
+  ExpectHeld(0, {{client.get(), &answers}});
+}
+
 TEST_F(FiledCrashTest, shouldSendAndDropEveryFileWhileKeepersDie) {
   ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
   ASSERT_NO_FATAL_FAILURE(StartLoads(2));
