@@ -304,8 +304,14 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   }
   BATON_ASSIGN_OR_RETURN(const internal::Connecting connecting,
                          keeper_->Connect(shard.index(), host, port, private_data, tag));
-  if (native_) shards_.RecoverAndPoll();  // handles `baton-driver`'s notice of the connection
-  Connection* connection = shards_.Resolve(shard, connecting.connection(), connecting.generation());
+  Connection* connection = nullptr;
+  // A turn handles some of the notices that `baton-driver` has put. This connection's may be the
+  // last of a full ring.
+  for (uint32_t turn = 0; connection == nullptr && turn <= (native_ ? arena::kNotices : 0);
+       ++turn) {
+    if (native_) shards_.RecoverAndPoll();
+    connection = shards_.Resolve(shard, connecting.connection(), connecting.generation());
+  }
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
 }

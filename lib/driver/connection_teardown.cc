@@ -49,8 +49,7 @@ bool ConnectionTeardown::EndIfFailedBefore(uint32_t index) {
 // Returns true if the connection was begun by a completion, before the notice that brings its id
 // and its queue pair (DriverState::BeginUnnoticed).
 bool ConnectionTeardown::AwaitsNotice(uint32_t index) const {
-  return !state_.sole && StateOf(state_.record(index)) == ConnectionState::kConnecting &&
-         state_.device_of(index).id == nullptr;
+  return state_.slots[index].unnoticed && state_.device_of(index).id == nullptr;
 }
 
 void ConnectionTeardown::StartDraining(uint32_t index, CompletionStatus status,

@@ -55,6 +55,7 @@ uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
       continue;
     }
     BeginConnecting(i);
+    slots[i].unnoticed = true;
     by_queue_pair[queue_pair] = i;
     return i;
   }

@@ -82,6 +82,7 @@ struct ConnectionSlot {
   bool sends_held = false;      // until a marker resolves the ambiguous sends
   bool receives_held = false;   // until the spares have completed
   bool ending = false;          // in DriverState::ending
+  bool unnoticed = false;       // begun by DriverState::BeginUnnoticed
   uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
   uint64_t abandoned_ns = 0;    // MonotonicNanoseconds(); 0: not by this driver
   std::string end_reason;

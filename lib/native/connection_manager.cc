@@ -33,6 +33,11 @@ constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // each kind and so drops at least half.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
 
+absl::Status SharedReceiveQueueIsBroken(uint32_t shard) {
+  return absl::UnavailableError(
+      absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
+}
+
 }  // namespace
 
 ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
@@ -187,6 +192,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   fresh.generation = record.generation;
   fresh.shard = record.shard;
   record = fresh;
+  arena_->native_connection(index).answer_length = 0;
   // Drivers that look for free slots of their shards read these two in the reverse order: a driver
   // that finds the slot in its shard sees the new generation.
   arena::StoreRelease(record.generation, fresh.generation + 1);
@@ -210,8 +216,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
 absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
   if (free_.empty()) return driver::NoSlotFree(connections_.size());
   if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
+    return SharedReceiveQueueIsBroken(shard);
   }
   SendWaiting(shard);
   if (!waiting_[shard].empty() || Mailbox::Notices(*arena_, shard).full()) {
@@ -456,7 +461,9 @@ void ConnectionManager::Accept(uint32_t index) {
   connection.pooled_shard = connection.shard;
   absl::Status status =
       absl::InternalError("its queue pair is none of the shard's, or another connection's");
-  if (connection.pooled >= 0) {
+  if (arena::LoadRelaxed(arena_->shard(connection.shard).shared_receives_refused) != 0) {
+    status = SharedReceiveQueueIsBroken(connection.shard);
+  } else if (connection.pooled >= 0) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
     status = connection.id->Accept(QueuePairOf(connection), parameters);

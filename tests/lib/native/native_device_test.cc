@@ -40,6 +40,7 @@ using driver::testing::Pump;
 using driver::testing::RawPeer;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr uint32_t kPool = 3;
@@ -324,6 +325,36 @@ TEST_F(NativeDeviceTest, shouldRejectInTheNameOfTheOwner) {
   NextOfKind(CompletionKind::kConnectFailed);
   AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+// `baton-driver` rejects those that wait, without an answer of an owner, when it drains.
+TEST_F(NativeDeviceTest, shouldNotRejectWithTheAnswerToAFormerPeer) {
+  const uint32_t slots = arena->shape().connections;
+  std::vector<RawPeer> rejected(slots);
+  for (RawPeer& peer : rejected) {
+    const uint32_t connection = Requested(peer);
+    writer->Reject(connection, "full up");
+    AcknowledgeAll();
+    NextOfKind(CompletionKind::kConnectFailed);
+    AcknowledgeAll();
+    ASSERT_TRUE(Until([&] { return manager->connection_count() == 0 && peer.rejected; }));
+  }
+  RawPeer peer;
+  Requested(peer);
+  EXPECT_EQ(manager->DisconnectAll("drained"), 1u);
+  ASSERT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_THAT(peer.private_data, Not(HasSubstr("full up")));
+}
+
+// A driver waits for no notice of a record that says so.
+TEST_F(NativeDeviceTest, shouldEndAConnectionThatARecordOfAnUnusedSlotSpeaksOf) {
+  constexpr uint32_t kUnused = 2;
+  arena->connection(kUnused).state = static_cast<uint32_t>(ConnectionState::kConnecting);
+  for (int i = 0; i < 2; ++i) {
+    writer->Receive(kUnused, 0, 1024);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  EXPECT_NE(state(kUnused), ConnectionState::kConnecting);
 }
 
 TEST_F(NativeDeviceTest, shouldTellTheEndAndUseTheSlotAgain) {
