@@ -11,10 +11,10 @@ inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/buil
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build adder/build' >"$work/new.log" 2>&1 ||
   die "no new service"
 
-# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it, which ends with the first
-# expectation that fails: a service is started for each commit, and one that fails is enough.
+# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it, time after time: whether messages
+# come to a worker together is chance. The case ends with the first expectation that fails.
 test_new_service() {
-  local stop=${2:+--gtest_break_on_failure}
+  local stop=${2:+--gtest_repeat=20 --gtest_break_on_failure}
   inside sh -c "ulimit -c 0 && cmake --build /tmp/adder/build &&
     /tmp/adder/build/adder_test --gtest_filter='*${2:-}' $stop" >"$work/$1" 2>&1
 }
