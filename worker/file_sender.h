@@ -118,17 +118,18 @@ class FileSender {
   // the file. `wake` is called soon. If `file` is none, or another one than the transfer's, it goes
   // on with the file that the driver holds. Otherwise kNotFound: it is none, and the message says
   // why the driver's cannot be had. kFailedPrecondition: it is another file, or has been changed
-  // since. kDataLoss: `state` is not a transfer's. IsForNow() is true of the status: the driver has
-  // the file, and it cannot be had now.
-  static bool IsForNow(const absl::Status& status) {
-    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-           absl::IsResourceExhausted(status);
-  }
+  // since. kDataLoss: `state` is not a transfer's. IsForNow: the driver may have the file, and it
+  // cannot be had now.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,
                                                           std::function<void()> wake,
                                                           const Options& options);
+  // Returns true of a status with which the same call may succeed later.
+  static bool IsForNow(const absl::Status& status) {
+    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+           absl::IsResourceExhausted(status);
+  }
   ~FileSender();
   FileSender(const FileSender&) = delete;
   FileSender& operator=(const FileSender&) = delete;

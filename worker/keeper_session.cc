@@ -245,7 +245,6 @@ void KeeperSession::RevokeUnwanted() {
   if (!due_.empty() || tie_ != Tie::kUp) return;
   if (unwanted_descriptor_ != 0) {
     internal::WorkerRequest request;
-    request.set_number(++last_number_);
     request.mutable_drop_descriptor()->set_number(unwanted_descriptor_);
     if (!SendUnawaited(std::move(request))) return;
     unwanted_descriptor_ = 0;
@@ -253,7 +252,6 @@ void KeeperSession::RevokeUnwanted() {
   for (uint32_t place = 0; place < unwanted_.size(); ++place) {
     if (!unwanted_.test(place)) continue;
     internal::WorkerRequest request;
-    request.set_number(++last_number_);
     if (const uint32_t region = arena::RegionOfGrant(place); region != 0) {
       request.mutable_revoke()->set_region(region);
     } else {
@@ -265,6 +263,7 @@ void KeeperSession::RevokeUnwanted() {
 
 // Returns false if it cannot be sent.
 bool KeeperSession::SendUnawaited(internal::WorkerRequest request) {
+  request.set_number(++last_number_);
   const absl::Status sent = channel_.Send(request, {}, 0);
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return false;
   due_.push_back(std::move(request));

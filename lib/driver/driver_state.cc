@@ -46,7 +46,8 @@ uint32_t DriverState::FindQueuePair(uint32_t number) const {
 
 // Only services with several drivers have such notices.
 uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
-  for (uint32_t i = 0; !sole && i < connection_slots; ++i) {
+  if (sole) return DriverObserver::kNoConnection;
+  for (uint32_t i = 0; i < connection_slots; ++i) {
     const ConnectionRecord& connection = record(i);
     // `baton-driver` stores the shard last.
     if (arena::LoadAcquire(connection.shard) != shard || connection.qp_number != queue_pair ||

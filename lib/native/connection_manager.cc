@@ -33,11 +33,6 @@ constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // each kind and so drops at least half.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
 
-absl::Status SharedReceiveQueueIsBroken(uint32_t shard) {
-  return absl::UnavailableError(
-      absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
-}
-
 }  // namespace
 
 ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
@@ -131,13 +126,21 @@ absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
       waiting_[shard].size(), " notices wait beside the ", arena::kNotices, " of its ring"));
 }
 
+// The flag may be set by a driver, or by OnSharedReceiveQueueFailed.
+absl::Status ConnectionManager::CheckReceives(uint32_t shard) const {
+  if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
+}
+
 // Considers only shards that can accept connections, if there are any. Queue pairs in their
 // time-wait count, too: a shard to which all short connections went would run out of them.
 uint32_t ConnectionManager::LeastUsedShard() const {
   uint32_t best = 0;
   const auto broken = [this](uint32_t shard) {
-    return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0 ||
-           !CheckHears(shard).ok();
+    return !CheckReceives(shard).ok() || !CheckHears(shard).ok();
   };
   const auto taken = [this](uint32_t shard) { return used_[shard] + resting_[shard]; };
   for (uint32_t i = 1; i < used_.size(); ++i) {
@@ -215,9 +218,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
 // The owner looks for the connection once it has the answer, so the ring needs room for the notice.
 absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
   if (free_.empty()) return driver::NoSlotFree(connections_.size());
-  if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0) {
-    return SharedReceiveQueueIsBroken(shard);
-  }
+  BATON_RETURN_IF_ERROR(CheckReceives(shard));
   SendWaiting(shard);
   if (!waiting_[shard].empty() || Mailbox::Notices(*arena_, shard).full()) {
     return absl::UnavailableError(absl::StrCat("shard ", shard, ": what has become of ",
@@ -459,11 +460,10 @@ void ConnectionManager::Accept(uint32_t index) {
   connection.pooled =
       Occupy(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   connection.pooled_shard = connection.shard;
-  absl::Status status =
-      absl::InternalError("its queue pair is none of the shard's, or another connection's");
-  if (arena::LoadRelaxed(arena_->shard(connection.shard).shared_receives_refused) != 0) {
-    status = SharedReceiveQueueIsBroken(connection.shard);
-  } else if (connection.pooled >= 0) {
+  absl::Status status = CheckReceives(connection.shard);
+  if (connection.pooled < 0) {
+    status = absl::InternalError("its queue pair is none of the shard's, or another connection's");
+  } else if (status.ok()) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
     status = connection.id->Accept(QueuePairOf(connection), parameters);

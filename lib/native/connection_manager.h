@@ -104,6 +104,7 @@ class ConnectionManager {
   uint32_t GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
                     std::unique_ptr<verbs::ConnectionId> id);
   absl::Status CheckHears(uint32_t shard) const;
+  absl::Status CheckReceives(uint32_t shard) const;
   absl::Status CheckCanConnect(uint32_t shard);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const verbs::CmEvent& event);

@@ -259,8 +259,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--control-user", flags.control_user,
                  "User that control runs as, without capabilities; needs root [batond's]");
   app.add_option("--nic-user", flags.nic_user,
-                 "User of the soft device's NICs (baton-nic), but of those whose service has "
-                 "native.uid is not root's; needs root [batond's]");
+                 "User of the soft device's NICs (baton-nic), but of those whose service has a "
+                 "native.uid that is not root's; needs root [batond's]");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }

@@ -142,8 +142,6 @@ TEST_F(HeldDescriptorsTest, shouldBeTakenAndSaidToBeLost) {
   EXPECT_EQ(session->TakeDescriptor(5).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// A thread that drives queues waits in the same way for another thread's reply.
-// Requests are begun, and nobody waits for them.
 TEST_F(HeldDescriptorsTest, shouldBeDroppedWhereNobodyWaitsForThemAnyMore) {
   session->WaitWith([this](pollfd, int) { Answer(Taking()); });
   ASSERT_TRUE(session->HeldDescriptors(7).ok());
@@ -161,6 +159,7 @@ TEST_F(HeldDescriptorsTest, shouldBeDroppedWhereNobodyWaitsForThemAnyMore) {
   EXPECT_EQ(keeper->Receive(&none, 0).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+// Requests are begun, and nobody waits for them.
 class BegunTest : public HeldDescriptorsTest {
  protected:
   void SetUp() override {

@@ -173,7 +173,7 @@ class KilledDriverTest : public ::testing::Test {
     const uintptr_t begin = native::CodeOf(&CompletionQueue::TakeOver);
     ASSERT_EQ(stepper.RunTo({begin}), begin);
     *ended = steps != 0 && !stepper.Step(steps);
-    // As SetReset() does.
+    // SetReset() stores them in this order.
     std::atomic_ref(memory_->cursors.use).store(4);
     std::atomic_ref(memory_->cursors.sent).store(0);
     std::atomic_ref(memory_->cursors.received).store(0);

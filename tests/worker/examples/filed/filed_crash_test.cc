@@ -122,10 +122,14 @@ class FiledCrashTest : public FiledDeathTest {
   }
   // Returns the number of a transfer whose first bytes have come, and whose last ones have no room
   // in the client's ring.
-  static uint64_t BeginGet(GetClient& client, Answers& answers, const std::string& path) {
+  static FileInfo InfoOf(GetClient& client, Answers& answers, const std::string& path) {
     const uint64_t stat = client.Stat(path);
     EXPECT_EQ(answers.Await(client, stat), ReplyCode::kOk);
-    const FileInfo info = answers.reply(stat).header.info;
+    return answers.reply(stat).header.info;
+  }
+
+  static uint64_t BeginGet(GetClient& client, Answers& answers, const std::string& path) {
+    const FileInfo info = InfoOf(client, answers, path);
     const uint64_t get = client.Get(path, info, 0, info.size);
     absl::Status status;
     while (status.ok() && answers.bytes(get).empty() && !answers.IsAnswered(get)) {
@@ -147,6 +151,22 @@ class FiledCrashTest : public FiledDeathTest {
         },
         examples::kTimeout));
     *keeper = found;
+  }
+  void StopKeeper(pid_t* keeper) {
+    ASSERT_NO_FATAL_FAILURE(AwaitKeeper(keeper));
+    ASSERT_EQ(kill(*keeper, SIGSTOP), 0);
+  }
+
+  // `other` asks 20 times, while `client` waits.
+  void ExpectAnswersMeanwhile(GetClient& client, Answers& answers, GetClient& other,
+                              Answers& others, const std::string& path) {
+    for (int i = 0; i < 20; ++i) {
+      const uint64_t asked = other.Stat(path);
+      while (!others.IsAnswered(asked)) {
+        ASSERT_OK(client.Turn(answers));
+        ASSERT_OK(other.Turn(others));
+      }
+    }
   }
 
   static constexpr size_t kLargeBytes = 16 << 20;  // four times the ring of a client
@@ -214,21 +234,12 @@ TEST_F(FiledCrashTest, shouldAnswerOthersWhileAFileWaitsForAKeeperThatHangs) {
   const uint64_t first = BeginGet(*client, answers, "waiting");
   ASSERT_EQ(answers.Await(*client, first), ReplyCode::kOk);
   ExpectHeld(0, {{client.get(), &answers}});
-  const uint64_t stat = client->Stat("waiting");
-  ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
-  const FileInfo info = answers.reply(stat).header.info;
+  const FileInfo info = InfoOf(*client, answers, "waiting");
 
   pid_t keeper = 0;
-  ASSERT_NO_FATAL_FAILURE(AwaitKeeper(&keeper));
-  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(StopKeeper(&keeper));
   const uint64_t get = client->Get("waiting", info, 0, info.size);
-  for (int i = 0; i < 20; ++i) {
-    const uint64_t asked = other->Stat("waiting");
-    while (!others.IsAnswered(asked)) {
-      ASSERT_OK(client->Turn(answers));
-      ASSERT_OK(other->Turn(others));
-    }
-  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswersMeanwhile(*client, answers, *other, others, "waiting"));
   EXPECT_TRUE(answers.bytes(get).empty());
   ASSERT_EQ(kill(keeper, SIGCONT), 0);
   EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
@@ -247,17 +258,10 @@ TEST_F(FiledCrashTest, shouldFinishADeletedFileWhoseOwnerGoesWhileTheKeeperHangs
   const uint64_t get = BeginGet(*client, answers, "deleted");
   ASSERT_TRUE(std::filesystem::remove(Served("deleted")));
   pid_t keeper = 0;
-  ASSERT_NO_FATAL_FAILURE(AwaitKeeper(&keeper));
-  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(StopKeeper(&keeper));
   ASSERT_OK(worker_->process->Signal(SIGTERM));
   // The heir has waited for the keeper in vain when it answers.
-  for (int i = 0; i < 20; ++i) {
-    const uint64_t asked = other->Stat("nothing");
-    while (!others.IsAnswered(asked)) {
-      ASSERT_OK(client->Turn(answers));
-      ASSERT_OK(other->Turn(others));
-    }
-  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswersMeanwhile(*client, answers, *other, others, "nothing"));
   EXPECT_FALSE(answers.IsAnswered(get));
   ASSERT_EQ(kill(keeper, SIGCONT), 0);
   EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
@@ -272,12 +276,9 @@ TEST_F(FiledCrashTest, shouldDropAFileThatAKeeperHoldsWhenItHangsNoMore) {
   const std::unique_ptr<GetClient> client = Connect();
   ASSERT_NE(client, nullptr);
   Answers answers;
-  const uint64_t stat = client->Stat("late");
-  ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
-  const FileInfo info = answers.reply(stat).header.info;
+  const FileInfo info = InfoOf(*client, answers, "late");
   pid_t keeper = 0;
-  ASSERT_NO_FATAL_FAILURE(AwaitKeeper(&keeper));
-  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(StopKeeper(&keeper));
   const uint64_t get = client->Get("late", info, 0, info.size);
   EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
   ASSERT_EQ(kill(keeper, SIGCONT), 0);
