@@ -38,6 +38,14 @@ std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
           std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes)};
 }
 
+MailEntry OrderOf(uint32_t connection, uint32_t generation, OrderKind kind) {
+  MailEntry order = {};
+  order.kind = static_cast<uint8_t>(kind);
+  order.connection = connection;
+  order.generation = generation;
+  return order;
+}
+
 // Returns whether the queue pair is in INIT, like all free ones of the pool. The device is asked,
 // because each worker of the service can write the arena's state.
 bool IsNew(const verbs::QueuePair& pooled) {
@@ -130,10 +138,10 @@ class NativeConnectionId final : public verbs::ConnectionId {
   // A failed accept is reported later, as the end of the connection.
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override {
+    device_->shard_of_[connection_] = static_cast<NativeQueuePair*>(queue_pair)->shard();
     if (queue_pair->number() != arena::LoadRelaxed(device_->record(connection_).qp_number)) {
       return absl::InternalError("another worker of the service has written over its record");
     }
-    device_->shard_of_[connection_] = static_cast<NativeQueuePair*>(queue_pair)->shard();
     return Answer(parameters.private_data, OrderKind::kAccept);
   }
   absl::Status Reject(std::string_view private_data) override {
@@ -151,6 +159,10 @@ class NativeConnectionId final : public verbs::ConnectionId {
     if (private_data.size() > arena::kPrivateDataBytes) {
       return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                      " bytes, at most ", arena::kPrivateDataBytes));
+    }
+    // A successor that finds the connection draining rejects it again, and knows no answer.
+    if (device_->HoldsOrder(device_->record(connection_).shard, connection_, generation_, kind)) {
+      return absl::OkStatus();
     }
     std::copy(private_data.begin(), private_data.end(), device_->arena_->private_data(connection_));
     told.answer_length = static_cast<uint32_t>(private_data.size());
@@ -188,7 +200,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
                            absl::Span<const uint32_t> connections) {
   for (const uint32_t shard : shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
-    shards_.push_back(shard);
+    // The notices of these shards come first, however many the others have.
+    shards_.insert(shards_.begin(), shard);
     for (const uint32_t i : connections) {
       // The shard is read before the generation: `baton-driver` may be giving the slot to another
       // connection at this moment.
@@ -284,22 +297,25 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
                                             ", which does not exist: another worker of "
                                             "the service has written over it"));
   }
-  MailEntry entry = {};
-  entry.kind = static_cast<uint8_t>(kind);
-  entry.connection = connection;
-  entry.generation = generation;
-  Mailbox orders = Mailbox::Orders(*arena_, shard);
   // A successor repeats the orders of its dead predecessors. The ring keeps one, however many die.
-  if (orders.Holds(entry)) return absl::OkStatus();
+  if (HoldsOrder(shard, connection, generation, kind)) return absl::OkStatus();
+  Mailbox orders = Mailbox::Orders(*arena_, shard);
   if (orders.full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ring of orders of shard ", shard,
                      orders.broken() ? " is spoilt" : " is full, of what its drivers did not order",
                      ": another worker of the service has written to it"));
   }
-  orders.Put(entry);
+  orders.Put(OrderOf(connection, generation, kind));
   wake_driver_();
   return absl::OkStatus();
+}
+
+// Returns whether `baton-driver` has yet to carry out such an order.
+bool NativeDevice::HoldsOrder(uint32_t shard, uint32_t connection, uint32_t generation,
+                              OrderKind kind) const {
+  return shard < arena_->shape().shards &&
+         Mailbox::Orders(*arena_, shard).Holds(OrderOf(connection, generation, kind));
 }
 
 absl::Status NativeDevice::FreeSlot(uint32_t connection) {

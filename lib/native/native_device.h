@@ -77,6 +77,8 @@ class NativeDevice final : public verbs::Device {
   }
   absl::Status Order(uint32_t shard, uint32_t connection, uint32_t generation,
                      arena::OrderKind kind);
+  bool HoldsOrder(uint32_t shard, uint32_t connection, uint32_t generation,
+                  arena::OrderKind kind) const;
   void RestoreConnection(uint32_t shard, uint32_t connection);
   bool IsGivenBack(uint32_t connection) const;
   void RestorePool(uint32_t shard, absl::Span<const uint32_t> connections);
@@ -93,7 +95,7 @@ class NativeDevice final : public verbs::Device {
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
-  std::vector<uint32_t> shards_;          // that the driver operates
+  std::vector<uint32_t> shards_;          // that the driver operates, the last restored first
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection with objects here: its shard, as notified. Its record is not trusted, because
   // workers can write it.

@@ -584,6 +584,39 @@ TEST_F(NativeDeviceTest, shouldKeepTheQueuePairThatADeadDriverTook) {
   ExchangeAMessage(connection, peer);
 }
 
+// The owner is killed somewhere in its rejection of a peer.
+class KilledAsItRejectsTest : public NativeDeviceTest,
+                              public ::testing::WithParamInterface<std::string_view> {
+ protected:
+  void TearDown() override {
+    SetCrashPointHandler(nullptr);
+    NativeDeviceTest::TearDown();
+  }
+};
+TEST_P(KilledAsItRejectsTest, shouldTellThePeerWhyAllTheSame) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer->Reject(connection, "full up");
+  writer->Acknowledge(read);
+  struct Killed {};
+  SetCrashPointHandler([](const char* name) {
+    if (name == GetParam()) throw Killed();
+  });
+  EXPECT_THROW(Commit(), Killed);
+  SetCrashPointHandler([](const char*) {});
+  Replace();
+  ASSERT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_EQ(peer.private_data.substr(0, 7), "full up");
+  NextOfKind(CompletionKind::kConnectFailed);
+  AcknowledgeAll();
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+INSTANTIATE_TEST_SUITE_P(Points, KilledAsItRejectsTest,
+                         ::testing::Values("driver-apply-begun", "driver-rejected",
+                                           "driver-before-draining", "driver-draining",
+                                           "driver-peer-told", "driver-part-decided"));
+
 // A slot that is free and of which its driver had not said so.
 TEST_F(NativeDeviceTest, shouldFreeASlotThatADeadDriverKept) {
   RawPeer peer;
@@ -1601,6 +1634,41 @@ TEST_F(MovingTest, shouldAcceptAConnectionIntoAnotherShard) {
     peers.clear();
   }
   EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
+// Its other shards may have any number of notices.
+TEST_F(MovingTest, shouldSeeTheNoticesOfTheShardFirstThatItHasJustAdopted) {
+  Die();
+  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  ASSERT_TRUE(owner->Adopt({0}).ok());
+  std::vector<RawPeer> asking(2);
+  for (RawPeer& peer : asking) Ask(peer);
+  const auto waits = [&](uint32_t shard) { return !Mailbox::Notices(*arena, shard).empty(); };
+  ASSERT_TRUE(KeeperUntil([&] { return waits(0) && waits(1); }));
+  owner->native->Restore(std::vector<uint32_t>{1}, owner->AllConnections());
+  ASSERT_TRUE(owner->driver->Adopt({1}).ok());
+  for (const uint32_t expected : {1, 0}) {
+    uint32_t shard;
+    ASSERT_TRUE(owner->driver->HandleEvent(&shard));
+    EXPECT_EQ(shard, expected);
+  }
+}
+
+// Its record is overwritten in the middle of the accept.
+TEST_F(MovingTest, shouldForgetAConnectionWithItsNewShardThatCouldNotBeAccepted) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  static arena::ConnectionRecord* record;
+  record = &arena->connection(connection);
+  SetCrashPointHandler([](const char* name) {
+    if (std::string_view(name) == "driver-before-accept") ++record->qp_number;
+  });
+  Move(connection);
+  SetCrashPointHandler(nullptr);
+  EXPECT_NE(state(connection), ConnectionState::kEstablished);
+  owner->driver->Leave(1);
+  owner->native->Forget(1);
+  EXPECT_EQ(owner->objects->connections[connection].id, nullptr);
 }
 
 // It is forgotten with the shard that it was accepted into, whatever its record says.
