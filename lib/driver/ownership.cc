@@ -1,6 +1,6 @@
 #include "lib/driver/ownership.h"
 
-#include <atomic>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
@@ -23,7 +23,7 @@ void Ownership::GiveTo(uint32_t worker_slot, uint64_t worker_id) {
   BATON_CHECK(!owned() && next != 0);
   writers_[next % arena::kCommitBanks] = worker_id;
   PrepareEpoch(next, worker_id);
-  BeginEpoch(next, worker_slot);
+  word_.Store(next, worker_slot);  // this one store moves the shard
 }
 
 void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
@@ -43,17 +43,6 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
 }
 
-// This one store moves the shard. A worker that sees it sees everything stored before.
-void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
-  arena::StoreRelease(record().ownership, WordOf(next, worker_slot));
-  Announce();
-}
-
-// Keeps the sequence of the present word. REQUIRES: the caller has the right to store the word.
-uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
-  return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(word()));
-}
-
 void Ownership::End(bool released) {
   BATON_CHECK(owned());
   arena::ShardRecord& shard = arena_->shard(shard_);
@@ -62,29 +51,7 @@ void Ownership::End(bool released) {
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
   arena::StoreRelaxed(shard.owner.owner_worker_id, uint64_t{0});
   if (released) writers_[epoch() % arena::kCommitBanks] = 0;
-  arena::StoreRelease(shard.owner.ownership, WordOf(epoch(), arena::kNobody));
-  Announce();
-}
-
-bool Ownership::Swap(uint64_t seen, uint64_t word) {
-  const bool swapped =
-      std::atomic_ref<uint64_t>(record().ownership).compare_exchange_strong(seen, word);
-  if (swapped) Announce();
-  return swapped;
-}
-
-bool Ownership::Claim(uint64_t seen, uint32_t worker_slot) {
-  const bool claimed =
-      Swap(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kClaim | worker_slot,
-                                      arena::OwnershipSequence(seen) + 1));
-  // Mailbox::PutWaiting has the other half.
-  if (claimed) arena::FullFence();
-  return claimed;
-}
-
-bool Ownership::Vacate(uint64_t seen) {
-  return Swap(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kNobody,
-                                         arena::OwnershipSequence(seen)));
+  word_.Store(epoch(), arena::kNobody);
 }
 
 // All former owners have released the shard or are dead, so every bank is free.
@@ -105,10 +72,9 @@ absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t w
   }
   PrepareEpoch(ended + 1, worker_id);
   BATON_CRASH_POINT("ownership-epoch-prepared");
-  const uint64_t taken =
-      arena::PackOwnership(ended + 1, worker_slot, arena::OwnershipSequence(claimed));
-  if (!Swap(claimed, taken)) return lost();
-  return taken;
+  const std::optional<uint64_t> taken = word_.Take(claimed);
+  if (!taken) return lost();
+  return *taken;
 }
 
 bool Ownership::HandOver(uint64_t seen) {
@@ -137,12 +103,6 @@ void Ownership::AskRelease(uint64_t epoch) {
 void Ownership::WithdrawRelease() {
   arena::StoreRelease(record().release_requested, uint64_t{0});
   Announce();
-}
-
-void Ownership::Announce() {
-  // Several processes of a native service increment it.
-  std::atomic_ref<uint64_t>(arena_->header().ownership_changes)
-      .fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace baton::driver

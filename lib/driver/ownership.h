@@ -15,16 +15,20 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/driver/claim_word.h"
 
 namespace baton::driver {
 
 class Ownership {
  public:
-  Ownership(arena::Arena* arena, uint32_t shard) : arena_(arena), shard_(shard) {}
+  Ownership(arena::Arena* arena, uint32_t shard)
+      : arena_(arena),
+        shard_(shard),
+        word_(&arena->shard(shard).owner.ownership, &arena->header().ownership_changes) {}
 
   uint32_t shard() const { return shard_; }
-  uint64_t epoch() const { return arena::OwnershipEpoch(word()); }
-  uint32_t owner_slot() const { return arena::OwnershipSlot(word()); }
+  uint64_t epoch() const { return word_.epoch(); }
+  uint32_t owner_slot() const { return word_.slot(); }
   uint64_t owner_id() const { return arena::LoadRelaxed(record().owner_worker_id); }
   bool owned() const { return owner_slot() != arena::kNobody; }
   uint64_t heir_id() const { return arena::LoadRelaxed(record().heir_worker_id); }
@@ -42,16 +46,12 @@ class Ownership {
   // Notes that the worker's process is dead and can store nothing any more.
   void ProveDead(uint64_t worker_id);
 
-  // ---- Native services: their processes compare and swap the ownership word themselves. A claim
-  // is the right to end the epoch in the word and to begin the next as its owner.
+  // ---- Native services: their processes claim the ownership word themselves.
 
-  uint64_t word() const { return arena::LoadAcquire(record().ownership); }
-  // Claims the shard for the worker. Returns false if the word has changed since `seen`. Ends with
-  // a full fence: `baton-driver` puts a notice and then reads the word, and a claimant claims and
-  // then reads the notices, so that at least one of the two sees the other.
-  bool Claim(uint64_t seen, uint32_t worker_slot);
-  // Takes the shard from a dead claimant or owner that has no heir. Returns false as Claim() does.
-  bool Vacate(uint64_t seen);
+  uint64_t word() const { return word_.load(); }
+  // See ClaimWord.
+  bool Claim(uint64_t seen, uint32_t worker_slot) { return word_.Claim(seen, worker_slot); }
+  bool Vacate(uint64_t seen) { return word_.Vacate(seen); }
   // Makes the claimant the owner. REQUIRES: all commits that count are applied. Returns the new
   // word. kAborted: another worker has claimed the shard; the word is unchanged.
   absl::StatusOr<uint64_t> TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
@@ -67,7 +67,7 @@ class Ownership {
   void AskRelease(uint64_t epoch);
   void WithdrawRelease();
   // Makes all watchers of the ownership records read them again.
-  void Announce();
+  void Announce() { word_.Announce(); }
   // Returns whether the present owner was asked to release.
   bool release_asked() const {
     const uint64_t asked = arena::LoadRelaxed(record().release_requested);
@@ -77,13 +77,11 @@ class Ownership {
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   uint64_t NextEpoch() const;  // 0: no bank is free
-  uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
-  bool Swap(uint64_t seen, uint64_t word);
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
-  void BeginEpoch(uint64_t epoch, uint32_t worker_slot);
 
   arena::Arena* arena_;
   uint32_t shard_;
+  ClaimWord word_;
   // The worker that may still write each bank; 0: none.
   std::array<uint64_t, arena::kCommitBanks> writers_ = {};
 };

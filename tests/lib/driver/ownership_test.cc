@@ -159,15 +159,6 @@ TEST_F(OwnershipTest, shouldMoveByAClaim) {
   EXPECT_EQ(arena.shard(0).commit_head, arena::PackCursor(2, 0));
 }
 
-TEST_F(OwnershipTest, shouldRefuseAClaimThatComesTooLate) {
-  ownership.GiveTo(kAnnsSlot, kAnn);
-  const uint64_t seen = ownership.word();
-  ASSERT_TRUE(ownership.Claim(seen, kBobsSlot));
-  EXPECT_FALSE(ownership.Claim(seen, kAnnsSlot));
-  EXPECT_FALSE(ownership.Vacate(seen));
-  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
-}
-
 // Bob claimed, began the next epoch, and died before the word said so.
 TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
   ownership.GiveTo(kAnnsSlot, kAnn);
@@ -181,39 +172,6 @@ TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
   EXPECT_EQ(ownership.epoch(), 2u);
   EXPECT_EQ(record.cut_epoch, 1u);
   EXPECT_EQ(record.cut_tail, 7u);
-}
-
-// Ann's heir has seen the claim of a dead Bob, and stops before its swap. Meanwhile `baton-driver`
-// takes Bob out of the word, and Cid gets his slot and claims. The word has the same epoch and slot
-// as before.
-TEST_F(OwnershipTest, shouldRefuseAClaimOnWhatTheWordSaysAgain) {
-  ownership.GiveTo(kAnnsSlot, kAnn);
-  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
-  const uint64_t seen = ownership.word();
-  ASSERT_TRUE(ownership.Vacate(seen));
-  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
-  ASSERT_EQ(arena::OwnershipEpoch(seen), ownership.epoch());
-  ASSERT_EQ(arena::OwnershipSlot(seen), ownership.owner_slot());
-  // All that an epoch and a slot can tell.
-  ASSERT_EQ(arena::PackOwnership(arena::OwnershipEpoch(seen), arena::OwnershipSlot(seen)),
-            arena::PackOwnership(ownership.epoch(), ownership.owner_slot()));
-  EXPECT_FALSE(ownership.Claim(seen, kAnnsSlot));
-  EXPECT_FALSE(ownership.Vacate(seen));
-  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
-}
-
-TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
-  ownership.GiveTo(kAnnsSlot, kAnn);
-  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 0u);
-  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
-  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
-  ASSERT_TRUE(ownership.TakeClaimed(kBobsSlot, kBob).ok());
-  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
-  ASSERT_TRUE(ownership.HandOver(ownership.word()));
-  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
-  ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
-  ASSERT_TRUE(ownership.Vacate(ownership.word()));
-  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 2u);
 }
 
 // Another process of a native service has written it.
