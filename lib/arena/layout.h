@@ -501,12 +501,16 @@ enum class SharedReceiveState : uint8_t {
   kPosted = 2,
   kCompleted = 3,  // in the completion log, not acknowledged
 };
+// Returns what a wr_id has room for.
+constexpr uint32_t ShortGeneration(uint64_t generation) {
+  return static_cast<uint32_t>(generation & 0x3f);
+}
 struct SharedReceive {
   uint16_t word;  // PackSharedReceiveState; the generation grows with each attempt to post it
 };
 static_assert(sizeof(SharedReceive) == 2);
 constexpr uint16_t PackSharedReceiveState(SharedReceiveState state, uint32_t generation) {
-  return static_cast<uint16_t>(static_cast<uint32_t>(state) | (generation & 0x7f) << 8);
+  return static_cast<uint16_t>(static_cast<uint32_t>(state) | ShortGeneration(generation) << 8);
 }
 constexpr SharedReceiveState StateOf(SharedReceive receive) {
   return SharedReceiveState(receive.word & 0xff);
@@ -866,18 +870,20 @@ constexpr uint32_t OwnershipSequence(uint64_t word) { return static_cast<uint32_
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 
-// wr_id: connection (16 bits), direction (1), generation (7), sequence (40).
+// wr_id: connection (its lower 16 bits), direction (1), connection (its 17th bit), generation (6),
+// sequence (40). Workers of former releases look at direction and sequence alone.
+static_assert(kMaxConnections <= 1u << 17);
 constexpr uint64_t PackWrId(uint32_t connection, uint32_t generation, Direction direction,
                             uint64_t sequence) {
-  return uint64_t{connection} << 48 | uint64_t{static_cast<uint8_t>(direction)} << 47 |
-         uint64_t{generation & 0x7f} << 40 | (sequence & 0xff'ffff'ffff);
+  return uint64_t{connection & 0xffff} << 48 | uint64_t{static_cast<uint8_t>(direction)} << 47 |
+         uint64_t{connection >> 16 & 1} << 46 | uint64_t{ShortGeneration(generation)} << 40 |
+         (sequence & 0xff'ffff'ffff);
 }
-inline constexpr int kWrIdConnectionBits = 16;  // the highest
 constexpr uint32_t WrIdConnection(uint64_t wr_id) {
-  return static_cast<uint32_t>(wr_id >> (64 - kWrIdConnectionBits));
+  return static_cast<uint32_t>(wr_id >> 48 | (wr_id >> 46 & 1) << 16);
 }
 constexpr Direction WrIdDirection(uint64_t wr_id) { return Direction(wr_id >> 47 & 1); }
-constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return wr_id >> 40 & 0x7f; }
+constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return ShortGeneration(wr_id >> 40); }
 constexpr uint64_t WrIdSequence(uint64_t wr_id) { return wr_id & 0xff'ffff'ffff; }
 
 // Sequences that belong to no work request in a log: events, and requests that a recovery posts.

@@ -104,11 +104,10 @@ class CompletionMover::BatchLogger {
       connection_ = &mover.records_[index];
       const QueueCursors& cursors = kReceive ? connection_->receive : connection_->send;
       const uint64_t sequence = cursors.completed;
-      const uint64_t expected = arena::PackWrId(
-          0, connection_->generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
-      const bool is_next = (wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
-      if (!is_next || StateOf(*connection_) != ConnectionState::kEstablished ||
-          connection_->poison != 0) [[unlikely]] {
+      constexpr Direction kDirection = kReceive ? Direction::kReceive : Direction::kSend;
+      if (wr_id != arena::PackWrId(index, connection_->generation, kDirection, sequence) ||
+          StateOf(*connection_) != ConnectionState::kEstablished || connection_->poison != 0)
+          [[unlikely]] {
         return;
       }
       next_wr_id_ = wr_id;
@@ -248,7 +247,8 @@ void CompletionMover::LogUnexpected(uint32_t shard, uint32_t index,
   if (arena::IsSharedReceive(completion.wr_id)) return shared_.Log(shard, completion);
   const ConnectionRecord& connection = state_.record(index);
   // The connection was drained and given up, so its completion is dropped.
-  if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
+  if (arena::WrIdGeneration(completion.wr_id) != arena::ShortGeneration(connection.generation))
+    return;
   if (IsOver(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
   const uint64_t sequence = arena::WrIdSequence(completion.wr_id);

@@ -281,7 +281,8 @@ const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
   const uint64_t sequence = arena::WrIdSequence(wr_id);
   context_->Note(receive ? "posted receive" : "posted send", index, generation, sequence);
   for (; sequence > queue.posted && queue.spared > 0; --queue.spared) ++queue.posted;
-  if (arena::WrIdGeneration(wr_id) != (generation & 0x7f) || sequence != queue.posted) {
+  if (arena::WrIdGeneration(wr_id) != arena::ShortGeneration(generation) ||
+      sequence != queue.posted) {
     context_->Break(absl::StrCat("P2: connection ", index, " posted ", sequence, " after ",
                                  queue.posted, " requests"));
     return nullptr;
@@ -390,7 +391,7 @@ void Checker::OnCompleted(const verbs::Completion& completion) {
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
   const uint32_t generation = arena_->connection(index).generation;
   if (arena::WrIdSequence(completion.wr_id) >= arena::kSpareSequence &&
-      arena::WrIdGeneration(completion.wr_id) == (generation & 0x7f) &&
+      arena::WrIdGeneration(completion.wr_id) == arena::ShortGeneration(generation) &&
       completion.status == verbs::CompletionStatus::kSuccess) {
     ++At(index, generation).receive.spared;
   }
