@@ -111,10 +111,8 @@ class NativeQueuePair final : public verbs::QueuePair {
 // Sends the driver's orders about a connection to `baton-driver`.
 class NativeConnectionId final : public verbs::ConnectionId {
  public:
-  NativeConnectionId(NativeDevice* device, uint32_t shard, uint32_t connection)
-      : device_(device),
-        connection_(connection),
-        generation_(device->record(connection).generation) {
+  NativeConnectionId(NativeDevice* device, uint32_t shard, uint32_t connection, uint32_t generation)
+      : device_(device), connection_(connection), generation_(generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
     device_->shard_of_[connection] = shard;
@@ -126,6 +124,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     if (!ended_) (void)Order(OrderKind::kDisconnect);  // if refused, FreeSlot() will be, too
   }
   void Leave() { device_ = nullptr; }
+  uint32_t generation() const { return generation_; }
 
   // `baton-driver` stores them in the record.
   verbs::Address local_address() const override { return {}; }
@@ -160,13 +159,17 @@ class NativeConnectionId final : public verbs::ConnectionId {
       return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                      " bytes, at most ", arena::kPrivateDataBytes));
     }
-    // A successor that finds the connection draining rejects it again, and knows no answer.
-    if (device_->HoldsOrder(device_->record(connection_).shard, connection_, generation_, kind)) {
-      return absl::OkStatus();
+    // An answer that `baton-driver` has not read stays: a successor that ends the connection
+    // rejects it, and knows no answer.
+    if (!IsOrdered(OrderKind::kAccept) && !IsOrdered(OrderKind::kReject)) {
+      std::copy(private_data.begin(), private_data.end(),
+                device_->arena_->private_data(connection_));
+      told.answer_length = static_cast<uint32_t>(private_data.size());
     }
-    std::copy(private_data.begin(), private_data.end(), device_->arena_->private_data(connection_));
-    told.answer_length = static_cast<uint32_t>(private_data.size());
     return Order(kind);
+  }
+  bool IsOrdered(OrderKind kind) const {
+    return device_->HoldsOrder(device_->record(connection_).shard, connection_, generation_, kind);
   }
   // Puts the order into the ring of the shard that the record names: after an accept, the new one.
   absl::Status Order(OrderKind kind) {
@@ -212,6 +215,7 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
 }
 
 void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
+  DropFormer(index);
   // The connection has objects here for another shard, whatever its record says by now.
   if (ids_[index] != nullptr) return;
   const ConnectionState state = driver::StateOf(record(index));
@@ -227,7 +231,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
     return;
   }
   driver::DeviceObjects::Connection& device = objects_->connections[index];
-  device.id = std::make_unique<NativeConnectionId>(this, shard, index);
+  device.id = std::make_unique<NativeConnectionId>(this, shard, index, record(index).generation);
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
@@ -274,16 +278,26 @@ void NativeDevice::Forget(uint32_t shard) {
   std::erase(shards_, shard);
   if (given_from_ == static_cast<int>(shard)) given_from_ = -1;
   for (uint32_t i = 0; i < ids_.size(); ++i) {
-    driver::DeviceObjects::Connection& device = objects_->connections[i];
-    if (shard_of_[i] != shard) continue;
-    if (ids_[i] != nullptr) std::exchange(ids_[i], nullptr)->Leave();
-    if (auto* const left = static_cast<NativeQueuePair*>(device.queue_pair.get())) {
-      queue_pairs_.erase(left);
-      left->Leave();
-    }
-    device.id.reset();
-    device.queue_pair.reset();
+    if (shard_of_[i] == shard) Drop(i);
   }
+}
+
+// Drops the objects of a connection that another driver has now, or had, and orders nothing.
+void NativeDevice::Drop(uint32_t index) {
+  driver::DeviceObjects::Connection& device = objects_->connections[index];
+  if (ids_[index] != nullptr) std::exchange(ids_[index], nullptr)->Leave();
+  if (auto* const left = static_cast<NativeQueuePair*>(device.queue_pair.get())) {
+    queue_pairs_.erase(left);
+    left->Leave();
+  }
+  device.id.reset();
+  device.queue_pair.reset();
+}
+
+// An accept into another shard that fails leaves the connection's objects here, and that shard may
+// go before its end is acknowledged. Its slot has another connection by now.
+void NativeDevice::DropFormer(uint32_t index) {
+  if (ids_[index] != nullptr && ids_[index]->generation() != record(index).generation) Drop(index);
 }
 
 // ---------------------------------------------------------------- orders
@@ -358,6 +372,10 @@ void NativeDevice::LendQueuePair(uint32_t shard, uint32_t connection) {
 
 // ---------------------------------------------------------------- notices
 
+void NativeDevice::ServeAnotherFirst() {
+  if (!shards_.empty()) std::rotate(shards_.begin(), shards_.begin() + 1, shards_.end());
+}
+
 void NativeDevice::Pass() {
   if (given_from_ < 0) return;
   const auto shard = static_cast<uint32_t>(std::exchange(given_from_, -1));
@@ -389,8 +407,10 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
       if (notice_.connection >= ids_.size() || !IsKind(notice_.kind)) continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
-      const bool handled =
-          arena_->native_connection(notice_.connection).handled_generation == notice_.generation;
+      const arena::NativeConnection& told = arena_->native_connection(notice_.connection);
+      const bool handled = told.handled_generation == notice_.generation ||
+                           told.freed_generation == notice_.generation;
+      DropFormer(notice_.connection);
       if (IsBeginning(notice_) ? handled : ids_[notice_.connection] == nullptr) continue;
       *shard = candidate;
       return &notice_;
@@ -418,7 +438,8 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
       event->type = verbs::CmEventType::kConnectRequest;
       // A driver died while handling this notice: the slot is in use, and Restore() made its id.
       if (event->id != nullptr) return true;
-      event->new_id = std::make_unique<NativeConnectionId>(this, shard, notice.connection);
+      event->new_id =
+          std::make_unique<NativeConnectionId>(this, shard, notice.connection, notice.generation);
       event->private_data = PrivateDataOf(connection);
       if (NoticeKind(notice.kind) == NoticeKind::kConnecting)
         LendQueuePair(shard, notice.connection);

@@ -57,9 +57,12 @@ class NativeDevice final : public verbs::Device {
       const verbs::QueuePairOptions& options) override;
   // Returns whether there may be an event of either kind.
   bool HasNotice() const;
-  // Returns events of the restored shards in turn. Passes an event only when the next one is asked
-  // for, so the successor of a driver that dies before sees it again.
+  // Returns events of one shard after the other, those restored last first. Passes an event only
+  // when the next one is asked for, so the successor of a driver that dies before sees it again.
   bool NextEvent(verbs::CmEvent* event) override;
+  // Begins with another shard from now on. Called by who does not take all events, so that the
+  // peers of one shard do not hold up the others.
+  void ServeAnotherFirst();
   bool NextDeviceEvent(verbs::DeviceEvent* event) override;
   // Waits for the shared receives of ending connections: until the device reports the last
   // one, or their time is over.
@@ -81,6 +84,8 @@ class NativeDevice final : public verbs::Device {
                   arena::OrderKind kind) const;
   void RestoreConnection(uint32_t shard, uint32_t connection);
   bool IsGivenBack(uint32_t connection) const;
+  void Drop(uint32_t connection);
+  void DropFormer(uint32_t connection);
   void RestorePool(uint32_t shard, absl::Span<const uint32_t> connections);
   std::unique_ptr<verbs::QueuePair> Hand(uint32_t shard, verbs::QueuePair* inherited);
   void LendQueuePair(uint32_t shard, uint32_t connection);
@@ -95,7 +100,7 @@ class NativeDevice final : public verbs::Device {
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
-  std::vector<uint32_t> shards_;          // that the driver operates, the last restored first
+  std::vector<uint32_t> shards_;          // that the driver operates
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection with objects here: its shard, as notified. Its record is not trusted, because
   // workers can write it.

@@ -222,6 +222,7 @@ void NativeDriver::HandleNotices(uint32_t most) {
   for (uint32_t i = 0; i < most; ++i) {
     if (!driver_->HandleEvent(&shard) && !driver_->HandleDeviceEvent(&shard)) return;
   }
+  device_->ServeAnotherFirst();
   // Keeps the worker from sleeping before the rest is handled.
   if (last_look_ && device_->HasNotice()) {
     (void)eventfd_write(inheritance_.wakes[inheritance_.slot], 1);

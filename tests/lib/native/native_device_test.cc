@@ -568,6 +568,32 @@ TEST_F(NativeDeviceTest, shouldAcceptOnce) {
   EXPECT_EQ(arena->shard(0).completion_tail, read);
 }
 
+// The owner's accept is on the way, and its successor ends the connection.
+TEST_F(NativeDeviceTest, shouldAcceptWithTheAnswerThatADeadOwnerGave) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  CommitAccept(connection);
+  Replace();
+  writer->Disconnect(connection);
+  AcknowledgeAll();
+  EXPECT_EQ(orders(), 2u);
+  EXPECT_EQ(arena->native_connection(connection).answer_length, 7u);  // "welcome"
+}
+
+// The connection was refused, and `baton-driver` has freed its slot, before its notice was passed.
+TEST_F(NativeDeviceTest, shouldPassOverTheRequestOfAConnectionWhoseSlotIsFree) {
+  RawPeer peer;
+  Ask(peer);
+  ASSERT_TRUE(KeeperUntil([&] { return notice_waits(); }));
+  const uint32_t connection = Mailbox::Notices(*arena, 0).Next().connection;
+  Die();
+  arena->native_connection(connection).freed_generation = arena->connection(connection).generation;
+  Succeed();
+  owner->Turn();
+  EXPECT_FALSE(notice_waits());
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
 // It died with a queue pair in the connection's record, and before it had accepted: the successor
 // goes on with that one.
 TEST_F(NativeDeviceTest, shouldKeepTheQueuePairThatADeadDriverTook) {
@@ -1652,6 +1678,53 @@ TEST_F(MovingTest, shouldSeeTheNoticesOfTheShardFirstThatItHasJustAdopted) {
     ASSERT_TRUE(owner->driver->HandleEvent(&shard));
     EXPECT_EQ(shard, expected);
   }
+}
+
+TEST_F(MovingTest, shouldSeeTheNoticesOfAnotherShardFirstThatIsToBeServed) {
+  std::vector<RawPeer> asking(2);
+  for (RawPeer& peer : asking) Ask(peer);
+  const auto waits = [&](uint32_t shard) { return !Mailbox::Notices(*arena, shard).empty(); };
+  ASSERT_TRUE(KeeperUntil([&] { return waits(0) && waits(1); }));
+  owner->native->ServeAnotherFirst();  // they were adopted in order, the last of them first
+  uint32_t shard;
+  ASSERT_TRUE(owner->driver->HandleEvent(&shard));
+  EXPECT_EQ(shard, 0u);
+}
+
+// The connection could not be accepted into the other shard, which went to another driver before
+// its end was acknowledged. Nothing is left of it when its slot is used again.
+TEST_F(MovingTest, shouldServeTheNextConnectionOfASlotThatCouldNotBeMoved) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  for (uint32_t i = 0; i < 2 * kPool; ++i) {
+    arena->pooled(1, i).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  }
+  Move(connection);
+  owner->driver->Leave(1);
+  owner->native->Forget(1);
+  ASSERT_NE(owner->objects->connections[connection].id, nullptr);
+  owner->shards = {0};
+  other = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  ASSERT_TRUE(other->Adopt({1}).ok());
+  EXPECT_EQ(NextInSecond(CompletionKind::kConnectFailed).connection, connection);
+  CommitInSecond();
+  ASSERT_TRUE(IsFreed(connection));
+
+  std::vector<RawPeer> others(3);  // the other slots come first
+  Requested(others[0]);
+  Ask(others[1]);
+  NextInSecond(CompletionKind::kConnectRequest);
+  const uint32_t rejected = Requested(others[2]);
+  writer->Reject(rejected, "");
+  AcknowledgeAll();
+  NextOfKind(CompletionKind::kConnectFailed);
+  AcknowledgeAll();
+  ASSERT_TRUE(IsFreed(rejected));
+  RawPeer next;
+  ASSERT_EQ(Requested(next), connection);
+  CommitAccept(connection);
+  NextOfKind(CompletionKind::kEstablished);
+  ExchangeAMessage(connection, next);
 }
 
 // Its record is overwritten in the middle of the accept.
