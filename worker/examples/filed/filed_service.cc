@@ -225,8 +225,14 @@ FiledService::Session* FiledService::FindSession(Connection& connection) {
   return session.get();
 }
 
+// The completion comes first: what it changes has to find room in the transaction that acknowledges
+// it, and what could not be freed before can wait.
 void FiledService::OnCompletion(Shard& shard, const Completion& completion) {
+  Dispatch(shard, completion);
   for (const Buffer& one : std::exchange(unfreed_[shard.index()], {})) Free(shard, one);
+}
+
+void FiledService::Dispatch(Shard& shard, const Completion& completion) {
   switch (completion.kind) {
     case Completion::Kind::kConnectRequest:
       return OnConnectRequest(shard, *completion.connection);

@@ -105,6 +105,7 @@ class FiledService final : public Service {
   absl::Status FreeUnknown(Shard& shard, const std::vector<Connection*>& connections);
   void RetryAll(const std::vector<Connection*>& connections);
 
+  void Dispatch(Shard& shard, const Completion& completion);
   void OnConnectRequest(Shard& shard, Connection& connection);
   static absl::Status Accept(Shard& shard, Connection& connection, const StreamRing& ring);
   static void Refuse(Shard& shard, Connection& connection, const absl::Status& why);

@@ -294,7 +294,10 @@ absl::Status MemdService::OnReceive(Shard& shard, const Completion& completion) 
   std::memcpy(&request,
               shard.worker().buffers().data() + ReceiveOffset(connection, completion.sequence),
               sizeof(request));
-  if (shared_slots_ == 0) BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
+  // The connection takes its entry of the transaction before leases that are over, which are freed,
+  // can take all that there are.
+  BATON_RETURN_IF_ERROR(shared_slots_ == 0 ? PostReceive(shard, connection)
+                                           : Save(connection, state));
   if (completion.opcode == verbs::CompletionOpcode::kReceiveWithImmediate) {
     state.CountNotice(completion.immediate);
     BATON_CRASH_POINT("memd-notice-counted");
@@ -414,7 +417,7 @@ void MemdService::OnEnd(Shard& shard, const Completion& completion) {
 absl::Status MemdService::FreeAll(Shard& shard, Connection& connection) {
   if (connection.state().empty()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(ConnectionState state, Load(connection));
-  const absl::Status status = state.leases().FreeAll();
+  absl::Status status = state.leases().FreeAll();
   if (!absl::IsResourceExhausted(status)) return status;
   // The driver is behind, and the transaction has no room for all. No state will know the rest.
   const absl::Span<const Lease> rest = state.leases().all();
