@@ -17,7 +17,7 @@ namespace baton::crash {
 namespace {
 
 constexpr std::chrono::seconds kDeathTimeout{30};
-constexpr double kHangTimeoutSeconds = 0.5;
+constexpr double kHangTimeoutSeconds = 2;
 
 class HungTest : public CrashTest {
  protected:
@@ -25,7 +25,7 @@ class HungTest : public CrashTest {
 
   void SetUp() override {
     harness::ClusterOptions options;
-    options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms", "500"};
+    options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms", "2000"};
     ASSERT_NO_FATAL_FAILURE(StartCluster(options));
   }
 
@@ -90,7 +90,7 @@ class HungOwnerTest : public HungTest {
   void ExpectFollowed() {
     ASSERT_NO_FATAL_FAILURE(ExpectKilled(*owner_->process));
     ASSERT_NO_FATAL_FAILURE(AwaitOwner(standby_->id));
-    EXPECT_TRUE(absl::StrContains(WhyKilled(owner_->id), "no sign of life for 500 ms"))
+    EXPECT_TRUE(absl::StrContains(WhyKilled(owner_->id), "no sign of life for 2000 ms"))
         << WhyKilled(owner_->id);
     ASSERT_OK(peer_->Settle());
     ExpectNothingLost();

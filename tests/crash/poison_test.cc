@@ -69,13 +69,17 @@ class PoisonTest : public CrashTest {
     for (const v1::Shard& shard : description->shards()) poisoned += shard.poisoned_connections();
     return poisoned;
   }
-  std::vector<std::string> Told() {
+  // Returns what was told of so many failed connections.
+  std::vector<std::string> Told(size_t connections) {
     std::vector<std::string> told;
-    const auto events = cluster_->keeper().NewEvents();
-    if (!events.ok()) return told;
-    for (const v1::Event& event : *events) {
-      if (event.kind() == "connection_poisoned") told.push_back(event.message());
-    }
+    EXPECT_OK(harness::WaitUntil("the events", [&] {
+      const auto events = cluster_->keeper().NewEvents();
+      if (!events.ok()) return false;
+      for (const v1::Event& event : *events) {
+        if (event.kind() == "connection_poisoned") told.push_back(event.message());
+      }
+      return told.size() >= connections;
+    }));
     return told;
   }
   // So many connections were failed, at the cost of so many workers and no more; everybody else is
@@ -90,7 +94,7 @@ class PoisonTest : public CrashTest {
       const auto status = worker->process->WaitEnd(std::chrono::seconds(1));
       EXPECT_TRUE(status.ok() && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
     }
-    const std::vector<std::string> told = Told();
+    const std::vector<std::string> told = Told(connections);
     EXPECT_EQ(told.size(), connections);
     for (const std::string& message : told) {
       EXPECT_NE(message.find("3 workers ("), std::string::npos) << message;
@@ -132,8 +136,9 @@ TEST_F(PoisonTest, shouldFindAMessageInTheMiddleOfABatch) {
 }
 
 TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersHung) {
-  ASSERT_NO_FATAL_FAILURE(Start(
-      kDeaths + 1, 2000, {"--heartbeat-ms", "50", "--hang-timeout-ms", "500"}, "--hang-on-amount"));
+  ASSERT_NO_FATAL_FAILURE(Start(kDeaths + 1, 2000,
+                                {"--heartbeat-ms", "50", "--hang-timeout-ms", "2000"},
+                                "--hang-on-amount"));
   ASSERT_OK(poisoner_->Send({1, kPoisonAmount, 3}));
   ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
@@ -239,7 +244,7 @@ TEST_F(PoisonTest, shouldServeAgainAfterWorkersOfTheLayoutBeforeDied) {
   ASSERT_OK(poisoner_->Send({kPoisonAmount}));
   ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_OK(harness::WaitUntil("the dead", [&] { return Dead() == kDeaths; }));
-  const std::vector<std::string> told = Told();
+  const std::vector<std::string> told = Told(1);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_NE(told[0].find("they did not tell"), std::string::npos) << told[0];
   ASSERT_NO_FATAL_FAILURE(ExpectNewcomerServed());

@@ -19,7 +19,7 @@ namespace baton::harness {
 namespace {
 
 constexpr std::chrono::seconds kStart{30};
-constexpr std::chrono::seconds kStop{15};
+constexpr std::chrono::seconds kStop{30};
 constexpr std::chrono::seconds kUpgrade{60};
 // Between two looks at an upgrade: they take processor time from what is measured.
 constexpr std::chrono::milliseconds kLook{10};

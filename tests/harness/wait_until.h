@@ -28,7 +28,7 @@ std::chrono::duration<Rep, Period> Patient(std::chrono::duration<Rep, Period> li
 // and takes the processors from what is waited for: the pause between two is a millisecond at
 // first, and grows with the time that was waited, to ten.
 inline absl::Status WaitUntil(const std::string& what, const std::function<bool()>& condition,
-                              std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+                              std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   constexpr std::chrono::nanoseconds kFirstPause = std::chrono::milliseconds(1);
   constexpr std::chrono::nanoseconds kMostPause = std::chrono::milliseconds(10);
   constexpr int kWaitedPerPause = 8;

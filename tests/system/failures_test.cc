@@ -130,10 +130,9 @@ TEST_F(Failures, shouldEndTheConnectionsOfAPeerThatIsKilledWithWorkOutstandingBo
   ASSERT_OK((*victim)->Settle());
   ASSERT_OK((*victim)->process().Kill());
   AwaitConnections(1);
-  const std::string events = Baton({"events", "ledger"});
   for (const int connection : {1, 2}) {
-    EXPECT_THAT(events, ::testing::ContainsRegex(
-                            absl::StrCat("connection ", connection, " with [^ ]* ended: ")));
+    EXPECT_OK(harness::WaitForEvent(
+        *cluster, {absl::StrCat("connection ", connection, " with "), " ended: "}));
   }
   EXPECT_THAT(worker->process->LogTail(),
               ::testing::ContainsRegex("connection 1 of [^ ]* ended: "));

@@ -455,7 +455,7 @@ TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 9 }").status, 0);
   for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(Replace(SIGSEGV));
-  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_settings_dropped"));
+  EXPECT_OK(harness::WaitForEvent(*cluster_, {"keeper_settings_dropped"}));
   EXPECT_THAT(Baton({"service", "policy", "ledger"}), Not(HasSubstr("connections: 9")));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
@@ -516,7 +516,7 @@ TEST_F(KeeperDeathByPlan, shouldRefuseARequestThatThreeKeepersHaveDiedOf) {
   EXPECT_EQ(static_cast<absl::StatusCode>(reply.status_code()),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(reply.status_message(), HasSubstr("3 keepers in a row"));
-  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_request_refused"));
+  EXPECT_OK(harness::WaitForEvent(*cluster_, {"keeper_request_refused"}));
   // The same worker's next request is another one.
   listen.set_number(78);
   ASSERT_OK(session->Send(listen));
@@ -534,7 +534,7 @@ TEST_F(KeeperDeathByPlan, shouldSetAsideAHeldEntryThatThreeKeepersHaveDiedOf) {
   auto standby = cluster_->StartLedger(2);
   ASSERT_OK(standby);
   ASSERT_NO_FATAL_FAILURE(Replace());
-  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_entry_set_aside"));
+  EXPECT_OK(harness::WaitForEvent(*cluster_, {"keeper_entry_set_aside"}));
   EXPECT_OK((*standby)->process->WaitEnd(std::chrono::seconds(20)));
   ASSERT_OK(cluster_->WaitUntilGone((*standby)->id));
   EXPECT_TRUE(std::filesystem::exists(cluster_->directory() + "/state/ledger.set_aside.0"));

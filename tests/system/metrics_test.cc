@@ -79,9 +79,13 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
   ASSERT_TRUE((*worker)->process->Kill().ok());
   ASSERT_TRUE(cluster_->WaitUntilOwner((*standby)->id).ok());
   ASSERT_TRUE((*peer)->Settle().ok());
-  text = Scrape();
+  const char* const dead = "baton_events_total{service=\"ledger\",kind=\"worker_dead\"}";
+  EXPECT_TRUE(harness::WaitUntil("both to be counted", [&] {
+                text = Scrape();
+                return ValueOf(text, crashes) >= 2 && ValueOf(text, dead) >= 1;
+              }).ok());
   EXPECT_EQ(ValueOf(text, crashes), 2) << text;
-  EXPECT_EQ(ValueOf(text, "baton_events_total{service=\"ledger\",kind=\"worker_dead\"}"), 1);
+  EXPECT_EQ(ValueOf(text, dead), 1) << text;
 }
 
 TEST_F(MetricsTest, shouldLeaveTrafficAloneHoweverOftenTheyAreRead) {
@@ -97,7 +101,8 @@ TEST_F(MetricsTest, shouldLeaveTrafficAloneHoweverOftenTheyAreRead) {
       while (!over) read += Scrape().find("baton_service_up") == std::string::npos ? 0 : 1;
     });
   }
-  const auto often = harness::WaitUntil("many readings", [&] { return read >= 300; });
+  const auto often = harness::WaitUntil(
+      "many readings", [&] { return read >= 300; }, std::chrono::seconds(60));
   const absl::Status settled = (*peer)->Settle();
   over = true;
   for (std::thread& reader : readers) reader.join();

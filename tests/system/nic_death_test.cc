@@ -113,10 +113,11 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
       ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
     }
   }
-  // Its messages are the load.
-  void StartPeer() {
+  // Its messages are the load. `rate`: of all connections, a second; 0: as many as they can.
+  void StartPeer(uint64_t rate = 0) {
     PeerOptions options;
     options.connections = 8;
+    options.rate = rate;
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
     ASSERT_OK(peer_->Settle());
   }
@@ -254,9 +255,12 @@ TEST_P(NicDeath, shouldFollowThatOfTheDriverEvenIfStopped) {
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
 }
 
+// All connections are established before the first has sent the message that is hit.
+constexpr uint64_t kSlow = 400;
+
 TEST_P(NicFaults, shouldLoseTheDevice) {
   ASSERT_NO_FATAL_FAILURE(Start({"--faults", "rules { kind: LOST nth: 100 }"}));
-  ASSERT_NO_FATAL_FAILURE(StartPeer());
+  ASSERT_NO_FATAL_FAILURE(StartPeer(kSlow));
   ASSERT_OK(WaitUntil("another driver", [this] {
     const pid_t now = DriverPid();
     return now != 0 && now != driver_;
@@ -280,7 +284,7 @@ TEST_P(NicFaults, shouldDelayButLoseNothing) {
 
 TEST_P(NicFaults, shouldCutEachConnectionAlone) {
   ASSERT_NO_FATAL_FAILURE(Start({"--faults", "rules { kind: CUT nth: 200 }"}));
-  ASSERT_NO_FATAL_FAILURE(StartPeer());
+  ASSERT_NO_FATAL_FAILURE(StartPeer(kSlow));
   ExpectDisconnectAndNothingWrong();
   EXPECT_EQ(DriverPid(), driver_);
   EXPECT_FALSE(IsGone(nic_));

@@ -244,8 +244,10 @@ TEST_F(OperatorEndpointTest, shouldTakeCertificatesThatAreReplaced) {
               }).ok());
   certificates_.Make("other-ca", "bob", "alice");
   EXPECT_EQ(Look(Target("bob", "other-ca")).code(), absl::StatusCode::kUnavailable);
-  std::filesystem::copy_file(certificates_.Certificate("other-ca"), certificates_.Certificate("ca"),
-                             std::filesystem::copy_options::overwrite_existing);
+  // gRPC aborts the process when a file that it reads becomes shorter meanwhile.
+  const std::string replacement = certificates_.Certificate("ca") + ".new";
+  std::filesystem::copy_file(certificates_.Certificate("other-ca"), replacement);
+  std::filesystem::rename(replacement, certificates_.Certificate("ca"));
   EXPECT_TRUE(harness::WaitUntil("the new authority", [&] {
                 return Look(Target("bob", "other-ca")).ok();
               }).ok());
@@ -341,8 +343,10 @@ TEST_F(OperatorEndpointTest, shouldCutOffWhoseAuthorityIsReplaced) {
   certificates_.Make("ca", "alice", "alice");
   const auto alice = Channel("alice");
   ASSERT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::OK);
-  std::filesystem::copy_file(certificates_.Certificate("other-ca"), certificates_.Certificate("ca"),
-                             std::filesystem::copy_options::overwrite_existing);
+  // gRPC aborts the process when a file that it reads becomes shorter meanwhile.
+  const std::string replacement = certificates_.Certificate("ca") + ".new";
+  std::filesystem::copy_file(certificates_.Certificate("other-ca"), replacement);
+  std::filesystem::rename(replacement, certificates_.Certificate("ca"));
   EXPECT_TRUE(harness::WaitUntil("the new authority", [&] {
                 return Call(alice, kLook).error_code() == grpc::StatusCode::UNAUTHENTICATED;
               }).ok());

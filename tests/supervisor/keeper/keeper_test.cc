@@ -461,7 +461,7 @@ TEST_F(KeeperTest, shouldAnswerOthersWhileAWorkerFloodsItWithRequests) {
   for (int i = 0; i < 20; ++i) {
     const auto before = std::chrono::steady_clock::now();
     keeper.Describe();
-    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(500));
+    EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(5)));
   }
 }
 

@@ -100,7 +100,7 @@ owned_by c || die "$(owner) answers after the worker in Python was killed"
 echo "one connection, served by C, C++ and Python"
 end
 
-has_workers() { baton worker list echo --no-headers >"$work/workers.log" 2>&1; }
+listens() { ss -ltn | grep ':7471 ' >/dev/null; }
 
 owner_process() {
   workers | python3 -c '
@@ -111,7 +111,7 @@ print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["w
 # after it.
 serve_natively() {
   start_batond "native-$1" --native "/tmp/project/build/$1.so" --native-argument unused --native-argument echo "${@:6}"
-  await "native workers" has_workers
+  await "native workers" listens
   coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
   peer_process=$!
   ask "$2" "$3"
