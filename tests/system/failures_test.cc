@@ -133,6 +133,9 @@ TEST_F(Failures, shouldEndTheConnectionsOfAPeerThatIsKilledWithWorkOutstandingBo
   for (const int connection : {1, 2}) {
     EXPECT_OK(harness::WaitForEvent(
         *cluster, {absl::StrCat("connection ", connection, " with "), " ended: "}));
+    EXPECT_THAT(
+        Baton({"events", "ledger"}),
+        ::testing::ContainsRegex(absl::StrCat("connection ", connection, " with [^ ]* ended: ")));
   }
   EXPECT_THAT(worker->process->LogTail(),
               ::testing::ContainsRegex("connection 1 of [^ ]* ended: "));

@@ -120,14 +120,14 @@ class FiledCrashTest : public FiledDeathTest {
     ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
     ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
   }
-  // Returns the number of a transfer whose first bytes have come, and whose last ones have no room
-  // in the client's ring.
   static FileInfo InfoOf(GetClient& client, Answers& answers, const std::string& path) {
     const uint64_t stat = client.Stat(path);
     EXPECT_EQ(answers.Await(client, stat), ReplyCode::kOk);
     return answers.reply(stat).header.info;
   }
 
+  // Returns the number of a transfer whose first bytes have come, and whose last ones have no room
+  // in the client's ring.
   static uint64_t BeginGet(GetClient& client, Answers& answers, const std::string& path) {
     const FileInfo info = InfoOf(client, answers, path);
     const uint64_t get = client.Get(path, info, 0, info.size);
