@@ -229,7 +229,7 @@ absl::Status SoftConnection::Disconnect() {
   if (phase_ == Phase::kClosed) return absl::OkStatus();
   if (queue_pair_ != nullptr) {
     queue_pair_->Break();
-    stream_.Keep(PayloadSource::kResponse);
+    KeepResponses();
     queue_pair_ = nullptr;
   }
   SendManagement(FrameType::kDisconnectRequest);
@@ -306,6 +306,7 @@ void SoftConnection::TransmitNow() {
   // The peer is expected to answer soon.
   if (wrote && stream_.reads_memory()) core_->loop->Heat(this);
   if (queue_pair_ != nullptr) queue_pair_->AfterTransmit(wrote);
+  if (stream_.has_more()) core_->loop->MarkDirty(this);
   UpdateInterest();
 }
 
@@ -427,6 +428,8 @@ bool SoftConnection::OnMemoryOffer(const uint8_t* body) {
   if (phase_ != Phase::kEstablished || (memory_ != Memory::kMayAsk && memory_ != Memory::kNever)) {
     return false;
   }
+  // Each answer waits here until the peer reads, so a peer has no more than one (wire.md).
+  if (std::exchange(peer_offered_, true)) return false;
   MemoryOffer offer;
   std::memcpy(&offer, body, sizeof(offer));
   if (memory_ == Memory::kNever || !AskForMemory(offer).ok()) RefuseMemory();
@@ -649,7 +652,7 @@ void SoftConnection::ReleaseRequests() {
 
 void SoftConnection::QueuePairGone() {
   ReleaseRequests();
-  stream_.Keep(PayloadSource::kResponse);
+  KeepResponses();
   queue_pair_ = nullptr;
   if (phase_ == Phase::kEstablished || phase_ == Phase::kAwaitReady) {
     SendManagement(FrameType::kDisconnectRequest);

@@ -111,6 +111,7 @@ class SoftConnection final : public Pollable,
   void WantTransmit() override;
   void DropRequests() override { stream_.DropRequests(); }
   void ReleaseRequests() override;
+  void KeepResponses() override { stream_.Keep(PayloadSource::kResponse); }
   uint64_t FirstUnwritten(uint64_t end) const override { return stream_.FirstUnwritten(end); }
   void Stall(uint64_t duration_us) override;
   bool stalled() const override { return stalled_; }
@@ -187,7 +188,8 @@ class SoftConnection final : public Pollable,
   bool cut_ = false;
   bool stalled_ = false;
   Memory memory_ = Memory::kNever;
-  uint32_t frames_ = 0;  // received ones, until memory is offered
+  bool peer_offered_ = false;  // memory
+  uint32_t frames_ = 0;        // received ones, until memory is offered
   std::unique_ptr<nic::MemoryRequest> memory_request_;
   Timer timer_;  // of the handshake or the disconnect
   Timer stall_timer_;

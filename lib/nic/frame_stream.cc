@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kReceiveBytes = 128 * 1024;
 constexpr size_t kBatchFrames = 32;
 constexpr size_t kBatchBytes = 1024 * 1024;  // a batch ends with the frame that exceeds it
+// A peer that reads as fast as this side writes never fills its socket. Then it is the turn of
+// other connections after so many bytes.
+constexpr uint64_t kMostAtOnce = kBatchBytes;
 constexpr int kBatchIovecs = kBatchFrames * (2 + kMaxScatterGather);  // below IOV_MAX, 1024
 // If at least this much of a payload is missing, it is read into its place and not copied there.
 constexpr uint32_t kDirectBytes = 16 * 1024;
@@ -252,8 +255,14 @@ size_t FrameStream::FillBatch(size_t kept) {
 
 StreamState FrameStream::Transmit() {
   Scratch& scratch = TheScratch();
+  has_more_ = false;
   if (poisoned_) return Fail("memory was deregistered while it was being sent");
+  const uint64_t limit = bytes_sent_ + kMostAtOnce;
   while (open() && !blocked_) {
+    if (bytes_sent_ >= limit) {
+      has_more_ = true;
+      return StreamState::kOpen;
+    }
     const size_t kept = CountKept();
     const size_t fresh = FillBatch(kept);
     if (kept + fresh == 0) return StreamState::kOpen;

@@ -127,8 +127,10 @@ class FrameStream {
 
   // Queues a frame ahead of all frames that were not generated yet.
   void Enqueue(OutFrame frame) { pending_.push_back(std::move(frame)); }
-  // Writes until nothing is left or the socket, or the memory, is full (then blocked()).
+  // Writes until nothing is left, the socket or the memory is full (then blocked()), or so much is
+  // written that others come first (then has_more(): the caller calls again in the next turn).
   StreamState Transmit();
+  bool has_more() const { return has_more_; }
   bool blocked() const { return blocked_; }
   bool blocked_by_socket() const { return blocked_ && !writes_memory_; }
   void Unblock() { blocked_ = false; }
@@ -187,6 +189,7 @@ class FrameStream {
   bool switching_ = false;  // kMemoryReady is among pending_
   bool owes_wake_ = false;  // to be sent once kMemoryReady is written
   bool blocked_ = false;
+  bool has_more_ = false;
   bool poisoned_ = false;
   uint64_t bytes_sent_ = 0;
 };

@@ -10,9 +10,9 @@ namespace baton::nic {
 // Bounds of the whole NIC. A file gets at most half of the objects that the others leave, so that
 // there are always some for another file.
 inline constexpr size_t kMaxSockets = 1024;
-inline constexpr size_t kMaxRegions = 65'536;
-inline constexpr size_t kMaxCompletionQueues = 4096;
-inline constexpr size_t kMaxSharedReceiveQueues = 4096;
+inline constexpr size_t kMaxRegions = 131'072;
+inline constexpr size_t kMaxCompletionQueues = 8192;
+inline constexpr size_t kMaxSharedReceiveQueues = 8192;
 // Bounds of each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 320;  // that are mapped

@@ -53,7 +53,10 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
   QueuePairUse(const QueuePairParts* parts, const Host* host);
 
   verbs::soft::WireQueuePair& wire() { return wire_; }
-  bool HasMore() { return sends_.Waiting() > 0 || receives_.Waiting() > 0; }
+  // With shared receives nobody takes from receives_, whatever the client stores in its record.
+  bool HasMore() {
+    return sends_.Waiting() > 0 || (!shared_receives_.has_value() && receives_.Waiting() > 0);
+  }
 
   std::unique_ptr<verbs::soft::QueuePairLink> link;  // of tests: see SoftDeviceOptions::connect
 

@@ -107,7 +107,7 @@ struct SoftDeviceOptions {
   uint32_t handshake_timeout_ms = 2000;   // of a peer that connected and says nothing
   uint32_t disconnect_timeout_ms = 1000;  // for the peer's answer
   uint32_t max_half_open = 1024;          // peers that connected and have not yet asked
-  uint32_t max_queue_pairs = 65'536;
+  uint32_t max_queue_pairs = 131'072;     // of all files (limits.h)
   // The most connections of a file that exchange frames with a NIC of the same machine through
   // memory. Each takes 135,168 bytes for both ends. 0: all connections stay on TCP.
   uint32_t max_memory_wires = 1024;

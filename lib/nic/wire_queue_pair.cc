@@ -38,6 +38,7 @@ void WireQueuePair::Posted() {
 
 void WireQueuePair::SetError() {
   responder_.DropReads();
+  link_->KeepResponses();
   Fail();
 }
 

@@ -29,6 +29,8 @@ class QueuePairLink {
   virtual void DropRequests() {}
   // Does the same, and makes a begun frame no longer read the user's memory.
   virtual void ReleaseRequests() {}
+  // Makes responses that were generated no longer read the user's memory.
+  virtual void KeepResponses() {}
   // See FrameStream::FirstUnwritten.
   virtual uint64_t FirstUnwritten(uint64_t end) const { return end; }
   virtual void Stall([[maybe_unused]] uint64_t duration_us) {}

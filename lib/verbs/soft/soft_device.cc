@@ -18,6 +18,7 @@
 #include "lib/nic/call_socket.h"
 #include "lib/nic/client.h"
 #include "lib/nic/frame_stream.h"
+#include "lib/nic/limits.h"
 #include "lib/nic/nic.h"
 #include "lib/nic/wire.h"
 #include "lib/verbs/soft/connections.h"
@@ -205,21 +206,22 @@ absl::Status SoftDevice::CheckOpener(absl::string_view call) const {
 
 // ---------------------------------------------------------------- objects
 
+// A NIC process gives half of its objects to the first file (Context::CheckShare).
 DeviceLimits SoftDevice::limits() const {
   DeviceLimits limits;
   limits.max_queue_pairs =
-      (nic_ == nullptr ? SoftDeviceOptions() : nic_->options()).max_queue_pairs;
-  limits.max_completion_queues = 4096;
+      nic_ == nullptr ? SoftDeviceOptions().max_queue_pairs / 2 : nic_->options().max_queue_pairs;
+  limits.max_completion_queues = nic::kMaxCompletionQueues / 2;
   limits.max_completion_queue_entries = kMaxCompletionEntries;
   limits.max_send_requests = kMaxRequests;
   limits.max_receive_requests = kMaxRequests;
   limits.max_scatter_gather = kMaxScatterGather;
-  limits.max_memory_regions = 65'536;
+  limits.max_memory_regions = nic::kMaxRegions / 2;
   limits.max_private_data_connect = kMaxConnectPrivateData;
   limits.max_private_data_accept = kMaxAcceptPrivateData;
   limits.max_private_data_reject = kMaxRejectPrivateData;
   limits.max_initiator_depth = 128;
-  limits.max_shared_receive_queues = 4096;
+  limits.max_shared_receive_queues = nic::kMaxSharedReceiveQueues / 2;
   limits.max_shared_receive_requests = kMaxRequests;
   limits.max_shared_receive_scatter_gather = kMaxScatterGather;
   limits.max_message_bytes = kMaxMessage;

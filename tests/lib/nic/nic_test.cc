@@ -293,6 +293,31 @@ TEST_F(NicTest, shouldShareReceivesWithinAFileAlone) {
   EXPECT_TRUE(one->Destroy(control::Kind::kSharedReceiveQueue, shared).ok());
 }
 
+// The record of receives that a queue pair with shared ones does not have.
+TEST_F(NicTest, shouldRestWhateverAClientSaysOfReceivesThatItShares) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  const SharedFile file(1 << 16);
+  const uint32_t number = client->AddFile(file.fd()).value_or(0);
+  const auto place = [&](uint64_t offset) { return control::Place{number, 0, offset}; };
+  control::SharedReceiveQueue message;
+  message.slots = place(16384);
+  message.record = place(12288);
+  message.slot_count = 8;
+  message.slot_bytes = 32;
+  const uint32_t shared = client->Add(message).value_or(0);
+  const uint32_t reg = client->AddRegister(place(0))->number;
+  const uint32_t queue = client->AddCompletionQueue(place(4096), {4}, reg, 0).value_or(0);
+  const absl::StatusOr<uint32_t> queue_pair = client->AddQueuePair(
+      place(8192), {4, 0, 16},
+      {.reg = reg, .send_queue = queue, .receive_queue = queue, .shared_receive_queue = shared});
+  ASSERT_TRUE(queue_pair.ok()) << queue_pair.status();
+  auto* const records = reinterpret_cast<__be32*>(file.begin() + 8192);
+  verbs::mlx5::StoreRecord(&records[MLX5_RCV_DBR], 1);
+  ASSERT_TRUE(client->Modify(*queue_pair, QueuePairState::kError).ok());
+  int turns = 0;
+  while (nic_.nic().Progress()) ASSERT_LT(++turns, 1000);
+}
+
 TEST_F(NicTest, shouldChangeStatesAsVerbsDo) {
   const std::unique_ptr<Client> client = nic_.Open();
   Shard shard(client.get(), {});

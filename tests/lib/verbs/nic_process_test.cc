@@ -8,6 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/soft/soft_device.h"
@@ -53,6 +56,20 @@ TEST_F(NicProcessTest, shouldNotWakeForEverForALossThatWasTold) {
   client.Turn();
   pollfd readable = {client.device->event_fd(), POLLIN, 0};
   EXPECT_EQ(poll(&readable, 1, 0), 0);
+}
+
+TEST_F(NicProcessTest, shouldMakeAsManyObjectsAsItSays) {
+  const uint32_t most = client.device->limits().max_memory_regions;
+  const Buffer buffer(client.device.get(), 4096, kLocalWrite);
+  std::vector<std::unique_ptr<MemoryRegion>> regions;
+  absl::Status refused;
+  while (refused.ok() && regions.size() <= most) {
+    auto region = client.device->RegisterMemory(buffer.data(), 4096, kLocalWrite);
+    refused = region.status();
+    if (region.ok()) regions.push_back(*std::move(region));
+  }
+  EXPECT_EQ(regions.size(), most - 1);  // the buffer has another
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
 }
 
 TEST_F(NicProcessTest, shouldRegisterOnlyMemoryThatWasNamed) {

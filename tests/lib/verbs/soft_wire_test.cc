@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <vector>
 
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
@@ -168,6 +170,48 @@ TEST_F(SoftWire, shouldDropARequestWhoseLengthsDoNotFit) {
   }
   EXPECT_TRUE(server.events.empty());
   ExpectService();
+}
+
+// Each answer to an offer waits until the peer reads.
+TEST_F(SoftWire, shouldDropAPeerThatOffersMemoryASecondTime) {
+  const FileDescriptor fd = Establish();
+  const std::string offer =
+      Bytes(Header(FrameType::kMemoryOffer, 0, sizeof(MemoryOffer))) + Bytes(MemoryOffer{});
+  Write(fd.get(), offer);
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kMemoryRefused);
+  Write(fd.get(), offer);
+  EXPECT_TRUE(AwaitClose(fd.get()));
+  ExpectService();
+}
+
+// What the memory held at the end of the queue pair is what the peer reads, or nothing is.
+TEST_F(SoftWire, shouldAnswerAReadWithNothingThatWasWrittenAfterItsQueuePairEnded) {
+  constexpr uint32_t kBytes = 8 << 20;
+  const FileDescriptor fd = Establish();
+  Buffer memory(server.device.get(), kBytes, kAllAccess);
+  std::memset(memory.data(), 'a', kBytes);
+  Write(fd.get(), Bytes(Header(FrameType::kRead, kFirst | kLast, sizeof(ReadHead))) +
+                      Bytes(ReadHead{memory.address(), memory.region->rkey(), kBytes}));
+  std::vector<char> bytes(1 << 16);
+  const auto has_answered = [&] {
+    return recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_PEEK) > 0;
+  };
+  ASSERT_TRUE(Turn(has_answered));
+  for (int i = 0; i < 1000; ++i) server.Turn();  // the socket is full
+  ASSERT_TRUE(server.queue_pair->SetError().ok());
+  std::memset(memory.data(), 'z', kBytes);
+  size_t read = 0, late = 0;
+  for (int idle = 0; idle < 10'000; ++idle) {
+    server.Turn();
+    const ssize_t count = recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count <= 0) continue;
+    idle = 0;
+    read += static_cast<size_t>(count);
+    late += static_cast<size_t>(std::count(bytes.begin(), bytes.begin() + count, 'z'));
+  }
+  EXPECT_GT(read, 0u);
+  EXPECT_LT(read, kBytes);
+  EXPECT_EQ(late, 0u);
 }
 
 TEST_F(SoftWire, shouldDropAPeerThatSaysNothingInTime) {
