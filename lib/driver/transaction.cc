@@ -175,9 +175,14 @@ void TransactionReader::SetAdopted(absl::Span<const uint32_t> shards) {
   for (const uint32_t shard : shards) adopted_[shard] = true;
 }
 
-// Returns true if an accept in this transaction moved the connection into an adopted shard.
+// Returns true if an accept in this transaction moved the connection into an adopted shard, and the
+// entry may still be to be applied. The requests and the state of a connection that has arrived
+// were applied before: an owner of its new shard may have gone on from there.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
-  const uint32_t shard = arena::LoadRelaxed(arena_.connection(entry.connection).shard);
+  const ConnectionRecord& record = arena_.connection(entry.connection);
+  const bool arrived = arena::LoadRelaxed(record.arriving) == 0;
+  if (arrived && CommitKind(entry.kind) == CommitKind::kConnection) return false;
+  const uint32_t shard = arena::LoadRelaxed(record.shard);
   if (!adopted_.empty() && (shard >= adopted_.size() || !adopted_[shard])) return false;
   const absl::Span<const TransactionPart> parts(parts_.data(), part_count_);
   return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
@@ -257,9 +262,9 @@ bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_
   }
   if (connection.generation != entry.generation || connection.shard != shard ||
       !MayEndAt(entry.send_end, connection.send, shape.send_queue_depth) ||
-      !MayEndAt(entry.receive_end, connection.receive, shape.receive_queue_depth) ||
-      (arena::HasSharedReceives(shape) && entry.receive_end != connection.receive.committed))
-      [[unlikely]] {
+      !(arena::HasSharedReceives(shape) ? entry.receive_end == connection.receive.committed
+                                        : MayEndAt(entry.receive_end, connection.receive,
+                                                   shape.receive_queue_depth))) [[unlikely]] {
     return false;
   }
   if (entry.state_slot != arena::kKeepState &&

@@ -59,6 +59,13 @@ void Checker::OnPublished(uint32_t slot) {
   }
 }
 
+bool Checker::HaveOneOwner(uint32_t shard, uint32_t other) const {
+  const auto owner = [&](uint32_t index) {
+    return arena::OwnershipSlot(arena::LoadAcquire(arena_->shard(index).owner.ownership));
+  };
+  return owner(shard) == owner(other);
+}
+
 void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
   context_->Note("committed", shard, entry.kind, entry.connection);
   switch (CommitKind(entry.kind)) {
@@ -75,8 +82,9 @@ void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
       CommitHeap(shard, entry);
       break;
     case CommitKind::kAccept:
-      // The target may have another owner by the time that this is applied.
-      if (entry.target_shard != shard) Excuse(At(entry.connection, entry.generation).client);
+      if (!HaveOneOwner(shard, entry.target_shard)) {
+        Excuse(At(entry.connection, entry.generation).client);
+      }
       break;
     case CommitKind::kReject:
     case CommitKind::kDisconnect:

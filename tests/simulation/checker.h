@@ -111,6 +111,7 @@ class Checker final : public DeviceObserver {
 
   Connection& At(uint32_t index, uint32_t generation);
   void CheckPublished(uint32_t shard);
+  bool HaveOneOwner(uint32_t shard, uint32_t other) const;
   void Fold(uint32_t shard, const arena::CommitEntry& entry);
   void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
   const arena::WorkRequest* Post(uint64_t wr_id);

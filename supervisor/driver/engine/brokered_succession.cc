@@ -41,11 +41,15 @@ void BrokeredSuccession::HandleEnd(uint32_t slot, uint64_t id, std::string_view 
   if (worker == nullptr) return;
   if (cause == kCrash) cause = worker->death;
   const uint64_t now = options_.nanoseconds();
-  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
+  // All shards come before the first one moves: a transaction of one may accept a connection into
+  // another, which must have the same owner.
+  std::vector<std::pair<uint32_t, Rest>> owned;
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
-    if (shards_[shard].ownership.owner_slot() != slot) continue;
-    EndedOwnership& ended =
-        moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
+    if (shards_[shard].ownership.owner_slot() == slot) owned.emplace_back(shard, ApplyRest(shard));
+  }
+  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
+  for (const auto& [shard, rest] : owned) {
+    EndedOwnership& ended = moved.emplace_back(shard, EndOwnership(shard, cause, rest)).second;
     changes_[shard].begun_ns = now;
     // Before the successor is named, because this may rewrite the log. Only the former owner can
     // still read it, and nothing that it does counts any more.
@@ -107,29 +111,49 @@ void BrokeredSuccession::GiveVacant() {
 
 // ---------------------------------------------------------------- changes of owner
 
-// The cut. Transactions that the owner has published up to here are applied and count. Later ones
-// do not.
-EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view cause,
-                                                bool released) {
-  driver::Ownership& ownership = shards_[shard].ownership;
-  uint64_t recovered = 0;
-  if (!released) {
-    absl::Status error;
-    while (recovered < arena::kCommitLogEntries) {
-      const driver::CommitOutcome outcome = apply_next_(shard, &error);
-      released = outcome == driver::CommitOutcome::kReleased;
-      if (outcome != driver::CommitOutcome::kApplied) break;
-      ++recovered;
+// Transactions that the owner has published up to here are applied and count.
+BrokeredSuccession::Rest BrokeredSuccession::ApplyRest(uint32_t shard) {
+  Rest rest;
+  absl::Status error;
+  while (rest.transactions < arena::kCommitLogEntries) {
+    const driver::CommitOutcome outcome = apply_next_(shard, &error);
+    rest.released = outcome == driver::CommitOutcome::kReleased;
+    if (outcome != driver::CommitOutcome::kApplied) break;
+    ++rest.transactions;
+  }
+  return rest;
+}
+
+// The owner gives the shard up. Transactions of its other shards that accept connections into this
+// one are applied while it still has both. An invalid one is left to the engine.
+void BrokeredSuccession::ApplyAcceptsInto(uint32_t shard) {
+  const uint32_t slot = shards_[shard].ownership.owner_slot();
+  for (uint32_t from = 0; from < shard_count(); ++from) {
+    for (uint32_t i = 0; i < arena::kCommitLogEntries; ++i) {
+      if (from == shard || shards_[from].ownership.owner_slot() != slot) break;
+      const std::vector<uint32_t> targets = driver_->AcceptTargets(from);
+      if (std::find(targets.begin(), targets.end(), shard) == targets.end()) break;
+      absl::Status error;
+      const driver::CommitOutcome outcome = apply_next_(from, &error);
+      const bool released = outcome == driver::CommitOutcome::kReleased;
+      if (!released && outcome != driver::CommitOutcome::kApplied) break;
+      OnCommit(from, released);
     }
   }
+}
+
+// The cut: what the owner publishes from here on does not count.
+EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view cause,
+                                                const Rest& rest) {
+  driver::Ownership& ownership = shards_[shard].ownership;
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  EndedOwnership ended = {ownership.epoch(), ownership.owner_id(), recovered, cause};
+  EndedOwnership ended = {ownership.epoch(), ownership.owner_id(), rest.transactions, cause};
   Change& change = changes_[shard];
   if (change.begun_ns == 0) change.begun_ns = options_.nanoseconds();
-  change.planned = released;
+  change.planned = rest.released;
   --roster_[ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner learns that it lost the shard
-  ownership.End(released);
+  ownership.End(rest.released);
   return ended;
 }
 
@@ -182,12 +206,13 @@ void BrokeredSuccession::OnCommit(uint32_t shard, bool released) {
 // An owner counts as asked even if the request was withdrawn in the meantime, because it could not
 // know that.
 void BrokeredSuccession::OnReleased(uint32_t shard) {
+  ApplyAcceptsInto(shard);
   const ShardState& state = shards_[shard];
   const bool asked = state.asked_epoch == state.ownership.epoch();
   // A worker that gives a shard back unasked wants no shard.
   if (!asked) roster_[state.ownership.owner_slot()].ready = false;
   const EndedOwnership ended =
-      EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+      EndOwnership(shard, asked ? "handoff" : "release", {.transactions = 0, .released = true});
   Give(shard);
   roster_.WakeNotified();
   MakeReport(shard, ended);

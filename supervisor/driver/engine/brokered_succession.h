@@ -68,7 +68,14 @@ class BrokeredSuccession final : public Succession {
   // `await_death`: the worker's shards move only once its process is proven dead.
   void HandleEnd(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnReleased(uint32_t shard);
-  EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, bool released);
+  // What the owner had published and the engine had not applied when its ownership ended.
+  struct Rest {
+    uint64_t transactions = 0;
+    bool released = false;  // the last one gave the shard up
+  };
+  Rest ApplyRest(uint32_t shard);
+  void ApplyAcceptsInto(uint32_t shard);
+  EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, const Rest& rest);
   std::optional<Poisoning> CountDeath(uint32_t shard, const EndedOwnership& ended);
   void MakeReport(uint32_t shard, const EndedOwnership& ended);
   void Give(uint32_t shard) override;

@@ -975,6 +975,69 @@ TEST_F(EngineReportTest, shouldNotBelieveAnImpossibleReadCursor) {
   }
 }
 
+// ---- Accepts into another shard.
+
+// The owner of two shards has published, in the one with the higher number, that it accepts a peer
+// into the other.
+class EngineAcceptTest : public EngineReportTest {
+ protected:
+  void Prepare() {
+    Make(TestShape(2), {});
+    owner = Ready();
+    for (const uint32_t shard : {0u, 1u}) owner->Adopt(shard);
+    peers = {&other_peer, &peer};
+    other_peer.Connect(port);
+    ASSERT_TRUE(Until([&] { return CompletionsOf(0) == 1; }));
+    peer.Connect(port);
+    ASSERT_TRUE(Until([&] { return CompletionsOf(1) == 1; }));
+    connection = arena->completion(1, 0).connection;
+  }
+  uint64_t CompletionsOf(uint32_t shard) const {
+    return arena::LoadAcquire(arena->shard(shard).completion_tail);
+  }
+  void PublishAccept() {
+    owner->writer(1).Receive(connection, 0, 1024);
+    owner->writer(1).Accept(connection, 0);
+    owner->writer(1).Publish();
+  }
+  void ExpectAcceptedFor(FakeWorker& successor) {
+    successor.Take(0);
+    ASSERT_TRUE(Until([&] { return peer.established || peer.rejected; }));
+    EXPECT_TRUE(peer.established);
+    EXPECT_EQ(arena->connection(connection).shard, 0u);
+    ASSERT_TRUE(Until([&] { return CompletionsOf(0) == 2; }));
+    EXPECT_EQ(CompletionKind(arena->completion(0, 1).kind), CompletionKind::kEstablished);
+  }
+
+  std::unique_ptr<FakeWorker> owner;
+  RawPeer other_peer, peer;
+  uint32_t connection = 0;
+};
+
+TEST_F(EngineAcceptTest, shouldCountWhenTheOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const auto successor = Ready();
+  engine->Run([&] {
+    PublishAccept();
+    engine->succession().WorkerEnded(owner->slot, owner->id, "crash");
+  });
+  ExpectAcceptedFor(*successor);
+}
+
+TEST_F(EngineAcceptTest, shouldCountWhenTheOwnerReleasesTheOtherShard) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const auto successor = Ready();
+  const auto handoff = Handoff(*successor, 0);
+  engine->Run([&] {
+    PublishAccept();
+    owner->writer(0).Release();
+    owner->writer(0).Publish();
+  });
+  ExpectAcceptedFor(*successor);
+  successor->CommitAndWait(0);
+  EXPECT_EQ(handoff->Wait(), absl::OkStatus());
+}
+
 // ---- Poison.
 
 class EnginePoisonTest : public EngineReportTest {
