@@ -31,12 +31,11 @@ class Mailbox {
 
   // ---- For the writer, which stores everything that an entry refers to before it puts the entry.
   bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
-  // Returns true if the ring has such an entry that is not passed yet. The writer asks before it
-  // repeats an entry.
-  bool Holds(const arena::MailEntry& entry) const {
+  uint64_t tail() const { return cursors_->tail; }
+  // Returns true if such an entry was put before the cursor `end` and is not passed yet.
+  bool Holds(const arena::MailEntry& entry, uint64_t end) const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
-    const uint64_t tail = arena::LoadAcquire(cursors_->tail);
-    for (uint64_t i = head; tail - head <= capacity_ && i != tail; ++i) {
+    for (uint64_t i = head; end - head <= capacity_ && i != end; ++i) {
       const arena::MailEntry& told = entries_[i & (capacity_ - 1)];
       if (told.kind == entry.kind && told.connection == entry.connection &&
           told.generation == entry.generation) {
@@ -49,6 +48,9 @@ class Mailbox {
     entries_[cursors_->tail & (capacity_ - 1)] = entry;
     arena::StoreRelease(cursors_->tail, cursors_->tail + 1);
   }
+
+  // Makes a broken ring an empty one.
+  void Mend() { arena::StoreRelease(cursors_->tail, arena::LoadAcquire(cursors_->head)); }
 
   // Puts as many of `waiting` as fit, in order, and returns whether it put one. Ends with a fence:
   // the caller then reads whom to wake. A reader that first claims and then reads the ring sees the

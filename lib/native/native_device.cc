@@ -148,7 +148,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     return Answer(private_data, OrderKind::kReject);
   }
   absl::Status Disconnect() override {
-    ended_ = true;
+    if (std::exchange(ended_, true)) return absl::OkStatus();
     return Order(OrderKind::kDisconnect);
   }
 
@@ -190,7 +190,8 @@ NativeDevice::NativeDevice(Context context)
       wake_driver_(std::move(context.wake_driver)),
       tell_(std::move(context.tell)),
       ids_(arena_->shape().connections, nullptr),
-      shard_of_(arena_->shape().connections, 0) {}
+      shard_of_(arena_->shape().connections, 0),
+      orders_inherited_(arena_->shape().shards, 0) {}
 
 NativeDevice::~NativeDevice() {
   const std::vector<uint32_t> shards = shards_;
@@ -205,6 +206,10 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     // The notices of these shards come first, however many the others have.
     shards_.insert(shards_.begin(), shard);
+    // The orders of a broken ring are lost, and the adoption repeats those that count.
+    Mailbox orders = Mailbox::Orders(*arena_, shard);
+    if (orders.broken()) orders.Mend();
+    orders_inherited_[shard] = orders.tail();
     for (const uint32_t i : connections) {
       // The shard is read before the generation: `baton-driver` may be giving the slot to another
       // connection at this moment.
@@ -311,7 +316,8 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
                                             ", which does not exist: another worker of "
                                             "the service has written over it"));
   }
-  // A successor repeats the orders of its dead predecessors. The ring keeps one, however many die.
+  // A driver gives each order once, and repeats those of its dead predecessors. The ring keeps one,
+  // however many die.
   if (HoldsOrder(shard, connection, generation, kind)) return absl::OkStatus();
   Mailbox orders = Mailbox::Orders(*arena_, shard);
   if (orders.full()) {
@@ -325,11 +331,12 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
   return absl::OkStatus();
 }
 
-// Returns whether `baton-driver` has yet to carry out such an order.
+// Returns whether `baton-driver` has yet to carry out such an order of a predecessor.
 bool NativeDevice::HoldsOrder(uint32_t shard, uint32_t connection, uint32_t generation,
                               OrderKind kind) const {
   return shard < arena_->shape().shards &&
-         Mailbox::Orders(*arena_, shard).Holds(OrderOf(connection, generation, kind));
+         Mailbox::Orders(*arena_, shard)
+             .Holds(OrderOf(connection, generation, kind), orders_inherited_[shard]);
 }
 
 absl::Status NativeDevice::FreeSlot(uint32_t connection) {

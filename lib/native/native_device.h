@@ -105,6 +105,9 @@ class NativeDevice final : public verbs::Device {
   // By connection with objects here: its shard, as notified. Its record is not trusted, because
   // workers can write it.
   std::vector<uint32_t> shard_of_;
+  // By shard: the end of its ring of orders when it was restored. Only before it can an order be
+  // that this driver is about to repeat.
+  std::vector<uint64_t> orders_inherited_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
   uint32_t awaiting_last_receive_ = 0;  // of them
   arena::MailEntry notice_ = {};

@@ -684,11 +684,10 @@ TEST_F(NativeDeviceTest, shouldFailAConnectionWhoseAcceptTheRingHasNoRoomFor) {
   EXPECT_THAT(owner->states, Contains(HasSubstr("full, of what its drivers did not order")));
 }
 
-TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
+TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseUntilItsSpoiltRingIsMended) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   ASSERT_TRUE(Until([&] { return arena->orders(0).head == arena->orders(0).tail; }));
-  const arena::MailCursors before = arena->orders(0);
   arena->orders(0).tail = uint64_t{1} << 60;
   writer->Disconnect(connection);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
@@ -700,8 +699,7 @@ TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
   EXPECT_FALSE(peer.disconnected);
 
   Die();
-  arena->orders(0) = before;
-  Succeed();  // which orders it
+  Succeed();  // which mends the ring, and orders it
   EXPECT_TRUE(Until([&] { return peer.disconnected; }));
 }
 
@@ -1904,6 +1902,30 @@ TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedToItsNewOwner) {
   EXPECT_EQ(arena->shard(0).acknowledged, read);
   EXPECT_EQ(arena->connection(connection).receive.committed, cursors.committed);
   EXPECT_EQ(arena->connection(connection).receive.posted, cursors.posted);
+  ExchangeInSecond(connection, peer);
+}
+
+// The same, and both shards have the same heir again before that transaction is finished.
+TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedAsItsNewOwnerLeftIt) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection);
+  Unfold(connection, /*arriving=*/false);
+  Die();
+  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  other = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  ASSERT_TRUE(other->Adopt({1}).ok());
+  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  for (int i = 0; i < 3; ++i) ExchangeInSecond(connection, peer);
+  const arena::ConnectionRecord before = arena->connection(connection);
+  other.reset();
+  Die();
+  SucceedInBoth();
+  EXPECT_NE(arena->shard(0).commit_head, arena->shard(0).apply_begun);  // it is finished
+  EXPECT_EQ(arena->connection(connection).receive.committed, before.receive.committed);
+  EXPECT_EQ(arena->connection(connection).send.committed, before.send.committed);
+  EXPECT_EQ(arena->connection(connection).state_slot, before.state_slot);
   ExchangeInSecond(connection, peer);
 }
 
