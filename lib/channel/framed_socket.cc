@@ -28,6 +28,7 @@ FramedSocket::FramedSocket(boost::asio::io_context& loop, FileDescriptor socket,
       channel_(std::move(socket), limits.frame_bytes),
       descriptor_(loop, channel_.fd()),
       pause_(loop) {
+  channel_.LimitQueue(limits.queued_bytes);
   if (limits.refuses_descriptors) channel_.TakeNoDescriptors();
 }
 

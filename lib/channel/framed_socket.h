@@ -25,6 +25,7 @@ class FramedSocket : public std::enable_shared_from_this<FramedSocket> {
   struct Limits {
     uint32_t frame_bytes = kMaxFrameBytes;  // of a frame that is received
     size_t text_bytes = SIZE_MAX;           // of a text that is sent: Send cuts a longer one
+    size_t queued_bytes = kMaxFrameBytes;   // that wait because the other side does not read
     // Descriptors that come close the socket, and none is closed in the loop's thread. After
     // MessageChannel::TakeOneDescriptor, one at a time may come. It waits in the socket while this
     // process has no free descriptor.

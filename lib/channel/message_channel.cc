@@ -242,7 +242,7 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
     return absl::InvalidArgumentError("too many descriptors for one frame");
   }
   BATON_ASSIGN_OR_RETURN(std::string frame, EncodeFrame(message));
-  if (!output_.empty() && output_bytes_ + frame.size() > kMaxFrameBytes) {
+  if (!output_.empty() && output_bytes_ + frame.size() > max_queued_bytes_) {
     return absl::ResourceExhaustedError("the other side does not read its messages");
   }
   Output output{std::move(frame)};

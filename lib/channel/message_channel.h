@@ -76,6 +76,10 @@ class MessageChannel {
   // The channel is of no use afterwards.
   FileDescriptor Release() { return std::move(socket_); }
 
+  // Limits the bytes of the messages that wait because the other side does not read, of which one
+  // may be longer.
+  void LimitQueue(size_t bytes) { max_queued_bytes_ = bytes; }
+
   // Call it before anything is received. Once descriptors come, Fill reads nothing any more and
   // returns kInvalidArgument. It does not close them, because that may wait.
   void TakeNoDescriptors() {
@@ -110,8 +114,8 @@ class MessageChannel {
 
   // Queues a frame and writes what the socket takes without blocking. If pending(), some is left,
   // and the caller calls Flush once the socket is writable. kResourceExhausted: the message is too
-  // long, more than `kMaxFrameBytes` would be queued because the other side does not read, or the
-  // system lacks resources.
+  // long, more than `kMaxFrameBytes` (see LimitQueue) would be queued because the other side does
+  // not read, or the system lacks resources.
   absl::Status Enqueue(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
   absl::Status Flush();
@@ -159,6 +163,7 @@ class MessageChannel {
   std::deque<Received> received_;
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
+  size_t max_queued_bytes_ = kMaxFrameBytes;
   absl::Status broken_;  // why nothing goes out any more
   Takes takes_ = Takes::kAny;
   pid_t awaited_sender_ = 0;

@@ -25,8 +25,10 @@
 namespace baton::keeper {
 namespace {
 
-constexpr FramedSocket::Limits kSocketLimits = {
-    .frame_bytes = 64 << 10, .text_bytes = 16 << 10, .refuses_descriptors = true};
+constexpr FramedSocket::Limits kSocketLimits = {.frame_bytes = 64 << 10,
+                                                .text_bytes = 16 << 10,
+                                                .queued_bytes = 256 << 10,
+                                                .refuses_descriptors = true};
 // The most clients of the socket that have not attached. Anybody may connect.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;

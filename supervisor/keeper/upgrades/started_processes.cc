@@ -92,22 +92,20 @@ void StartedProcesses::Watch(const internal::StartedWorker& known, FileDescripto
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
   for (const auto& process : processes_) {
     internal::StartedWorker& known = process->known;
-    // A worker whose keeper died before it answered attaches again, with the same number.
-    const bool may_be = known.worker_id() == 0 || known.worker_id() == worker_id;
-    if (known.pid() != pid || !may_be || !known.how_ended().empty()) continue;
-    known.set_worker_id(worker_id);
+    if (known.pid() != pid || !known.how_ended().empty()) continue;
+    if (known.worker_id() == 0) known.set_worker_id(worker_id);
     return true;
   }
   return false;
 }
 
-std::string StartedProcesses::HowEnded(uint64_t worker_id) {
+std::optional<std::string> StartedProcesses::HowEnded(uint64_t worker_id) {
   for (const auto& process : processes_) {
     if (process->known.worker_id() != worker_id) continue;
     process->Reap();
     return process->known.how_ended();
   }
-  return "";
+  return std::nullopt;
 }
 
 std::vector<internal::StartedWorker> StartedProcesses::List() const {

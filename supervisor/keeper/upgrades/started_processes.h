@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,12 +42,12 @@ class StartedProcesses {
   void Watch(const internal::StartedWorker& known, FileDescriptor pidfd);
 
   // Called when `pid` has attached as this worker, for the first time or again. Returns whether it
-  // is one of these processes.
+  // is one of these processes. A process may be several workers: it is known by the first.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 
   // Describes how the worker's process ended, even if no notification of its end has come yet.
-  // Empty: the process still runs, or is none of these.
-  std::string HowEnded(uint64_t worker_id);
+  // Empty: the process still runs. None: it is not known by this worker.
+  std::optional<std::string> HowEnded(uint64_t worker_id);
 
   // Returns the processes in the order of their starts; not all of them if Start() has failed.
   std::vector<internal::StartedWorker> List() const;

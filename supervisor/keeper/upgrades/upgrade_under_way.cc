@@ -134,10 +134,10 @@ void UpgradeUnderWay::Advance() {
 void UpgradeUnderWay::HandOver() {
   const std::vector<WorkerInfo> new_workers = workers_.ListNew();
   if (new_workers.empty()) return Return("none of its workers is left");
-  // The moves have a time-out of their own.
-  EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
   const std::vector<ShardMove> moves = transfer_.BeginStep(new_workers);
-  NoteChange();
+  // The next keeper learns of the phase and of the shards that are on their way, or of neither. The
+  // moves have a time-out of their own.
+  EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
   Move(moves, &UpgradeUnderWay::OnHandedOver);
 }
 
@@ -302,7 +302,7 @@ void UpgradeUnderWay::KillOverdue() {
     return Finish(Outcome(), absl::StrCat(record_.status().detail(), retiring ? "" : "; ",
                                           "a process that was killed is still there"));
   }
-  killed_ = true;
+  killed_ = true;  // not for the next keeper, which does not know whether this one came to it
   deadline_ = steady_clock::now() + context_.workers.stop_timeout();
   NoteChange();
   for (const uint64_t worker_id : retiring ? workers_.old_ids() : workers_.new_ids()) {
@@ -379,7 +379,6 @@ internal::HeldUpgrade UpgradeUnderWay::Held() const {
   held.set_held_ns(MonotonicNanoseconds());
   held.set_deadline_ns(held.held_ns() + static_cast<uint64_t>(left.count()));
   held.set_ending(ending_);
-  held.set_killed(killed_);
   return held;
 }
 
@@ -393,7 +392,6 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held) {
               std::chrono::nanoseconds(static_cast<int64_t>(held.deadline_ns() - from));
   last_tick_ = steady_clock::now();
   ending_ = held.ending();
-  killed_ = held.killed();
   record_.AddEvent(
       "upgrade_continued",
       absl::StrCat("the keeper before this one has ended; the upgrade ", record_.PhaseInWords()));
@@ -403,6 +401,7 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held) {
 
 // Finds the deaths of workers and the moves of shards that were reported to no keeper.
 void UpgradeUnderWay::ContinuePhase() {
+  const v1::UpgradePhase phase = record_.phase();
   const std::set<uint64_t> old_workers = workers_.old_ids(), new_workers = workers_.new_ids();
   for (const auto* workers : {&old_workers, &new_workers}) {
     for (const uint64_t worker : *workers) {
@@ -410,7 +409,8 @@ void UpgradeUnderWay::ContinuePhase() {
       if (over_) return;
     }
   }
-  switch (record_.phase()) {
+  if (record_.phase() != phase) return;  // it goes back for one of these deaths
+  switch (phase) {
     case v1::UPGRADE_PHASE_STARTING:
       if (const std::string why = workers_.WhyNeverReady(); !why.empty()) Return(why);
       return;

@@ -1,6 +1,7 @@
 #include "supervisor/keeper/upgrades/upgrade_workers.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,11 +86,12 @@ bool UpgradeWorkers::TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade
 
 std::string UpgradeWorkers::ForgetNew(uint64_t worker_id, const std::string& kill_cause) {
   if (new_ids_.erase(worker_id) == 0) return "";
-  const std::string ended = processes_.HowEnded(worker_id);
-  const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
-  // Only the parent of a process learns how it ended.
-  const std::string left = processes_.List().empty() ? "died or detached" : "detached";
-  lost_ = absl::StrCat("worker ", worker_id, " ", how.empty() ? left : how);
+  std::string how = "died or detached";  // only the parent of a process learns how it ended
+  if (const std::optional<std::string> ended = processes_.HowEnded(worker_id)) {
+    how = ended->empty() ? "detached" : *ended;
+  }
+  if (!kill_cause.empty()) how = absl::StrCat("was killed: ", kill_cause);
+  lost_ = absl::StrCat("worker ", worker_id, " ", how);
   return lost_;
 }
 
@@ -100,20 +102,13 @@ std::vector<WorkerInfo> UpgradeWorkers::Attached(const std::set<uint64_t>& worke
 }
 
 std::string UpgradeWorkers::WhyNotReady() const {
-  const std::vector<WorkerInfo> workers = context_.workers.List();
-  const std::vector<internal::StartedWorker> processes = processes_.List();
-  if (processes.empty()) {
-    for (const WorkerInfo& worker : ListNew()) {
-      if (const std::string why = WhyUnfit(worker); !why.empty()) return why;
-    }
-  }
-  for (const internal::StartedWorker& process : processes) {
+  for (const internal::StartedWorker& process : processes_.List()) {
     if (process.worker_id() == 0) {
       return absl::StrCat("process ", process.pid(), " has not attached");
     }
-    const WorkerInfo* const worker = FindWorker(workers, process.worker_id());
-    if (worker == nullptr) continue;
-    if (const std::string why = WhyUnfit(*worker); !why.empty()) return why;
+  }
+  for (const WorkerInfo& worker : ListNew()) {
+    if (const std::string why = WhyUnfit(worker); !why.empty()) return why;
   }
   return "";
 }

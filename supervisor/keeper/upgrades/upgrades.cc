@@ -23,8 +23,10 @@ constexpr char kUpgradesKey[] = "upgrades";
 constexpr uint64_t kTakeOverPauseNs = 60'000'000'000;
 constexpr uint64_t kMostDoublings = 6;
 // Workers choose their environment, of up to 6 MiB, and when they take over. What is remembered of
-// them, kHistory programs and two, must leave room for the other entries that the driver holds.
+// programs must leave room for the other entries that the driver holds.
 constexpr size_t kMostBytesOfATaker = 256 << 10;
+constexpr size_t kMostBytesOfAProgram = 1 << 20;
+constexpr size_t kMostBytesOfPredecessors = 4 << 20;
 
 bool IsFailedTakeOver(const v1::Upgrade& upgrade, const std::string& version) {
   return !upgrade.taken_over_by().empty() && upgrade.new_version() == version &&
@@ -94,6 +96,13 @@ absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(
   internal::Program new_program = *old_program;
   new_program.set_path(plan.exec());
   if (plan.replace_arguments()) *new_program.mutable_arguments() = plan.arguments();
+  for (const internal::Program* program : {&*old_program, &new_program}) {
+    if (program->ByteSizeLong() <= kMostBytesOfAProgram) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "arguments and environment of ", program->path(), " have ", program->ByteSizeLong(),
+        " bytes, and the next keeper would have to know them: ", kMostBytesOfAProgram,
+        " can be kept"));
+  }
   return ProgramChange{*std::move(old_program), std::move(new_program), /*rollback=*/false};
 }
 
@@ -266,6 +275,11 @@ void Upgrades::OnOver() {
     predecessors_.pop_front();
   } else if (completed) {
     predecessors_.push_front(upgrade->record().change().from);
+    size_t bytes = 0;
+    const auto too_many = absl::c_find_if(predecessors_, [&](const internal::Program& program) {
+      return (bytes += program.ByteSizeLong()) > kMostBytesOfPredecessors;
+    });
+    predecessors_.erase(too_many, predecessors_.end());
     if (predecessors_.size() > kHistory) predecessors_.pop_back();
   }
   Hold();

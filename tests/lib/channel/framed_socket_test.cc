@@ -104,6 +104,22 @@ TEST_F(FramedSocketTest, shouldEndWithAMessageThatHadToGoAndDidNot) {
   EXPECT_TRUE(absl::IsResourceExhausted(*closed_)) << *closed_;
 }
 
+class BoundedSocketTest : public FramedSocketTest {
+ protected:
+  BoundedSocketTest() : FramedSocketTest({.queued_bytes = 10'000}) {}
+};
+
+TEST_F(BoundedSocketTest, shouldEndWithAReaderThatReadsNothing) {
+  uint64_t sent = 0;
+  while (!closed_.has_value() && sent < 10'000'000) {
+    socket_->Send(Reply(std::string(1000, 'x')));
+    sent += 1000;
+    loop_.poll();
+  }
+  ASSERT_TRUE(closed_.has_value());
+  EXPECT_TRUE(absl::IsResourceExhausted(*closed_)) << *closed_;
+}
+
 class OneDescriptorSocketTest : public FramedSocketTest {
  protected:
   OneDescriptorSocketTest() : FramedSocketTest({.refuses_descriptors = true}) {}

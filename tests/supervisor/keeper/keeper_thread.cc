@@ -67,6 +67,7 @@ absl::Status KeeperThread::Start(const Change& change,
   auto driver = std::make_unique<HostedDriverClient>(std::move(host));
   driver_ = driver.get();
   if (refuses_dealings_) driver->RefuseDealings();
+  if (watch_) driver->Watch(watch_);
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(config, std::move(driver)));
   thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();

@@ -37,8 +37,10 @@ class HostedDriverClient final : public DriverClient {
   }
 
   driver_process::ServiceEngine& engine() { return host_->engine(); }
-  // Keepers died of everything that this keeper is about to do. Call it before there is one.
+  // Both are called before there is a keeper. Keepers died of everything that it is about to do.
   void RefuseDealings() { refuses_dealings_ = true; }
+  // Called with each order, on the keeper's thread.
+  void Watch(std::function<void(const internal::DriverOrder&)> watch) { watch_ = std::move(watch); }
 
   const arena::Arena& arena() const override { return host_->driver().arena(); }
   std::string_view device_name() const override { return host_->driver().device_name(); }
@@ -46,6 +48,7 @@ class HostedDriverClient final : public DriverClient {
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors,
                                  std::vector<FileDescriptor>* received) override {
+    if (watch_) watch_(order);
     if (refuses_dealings_ && !order.deal_with().what().empty()) {
       internal::DriverAnswer refused;
       refused.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
@@ -65,6 +68,7 @@ class HostedDriverClient final : public DriverClient {
   const FileDescriptor wake_;  // the engine writes to it until the host's end
   const std::unique_ptr<driver_process::DriverHost> host_;
   bool refuses_dealings_ = false;
+  std::function<void(const internal::DriverOrder&)> watch_;
 };
 
 // A keeper of service "kv" that runs in a thread of the test's process, with its sockets in a
@@ -80,6 +84,10 @@ class KeeperThread {
   void SetLauncher(const std::string& path) { launcher_ = path; }
   void DistrustContainedRoot() { distrusts_contained_root_ = true; }
   void RefuseDealings() { refuses_dealings_ = true; }
+  // See HostedDriverClient.
+  void WatchOrders(std::function<void(const internal::DriverOrder&)> watch) {
+    watch_ = std::move(watch);
+  }
   absl::Status Start(const Change& change = nullptr,
                      const driver_process::EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
@@ -105,6 +113,7 @@ class KeeperThread {
   std::string launcher_;
   bool distrusts_contained_root_ = false;
   bool refuses_dealings_ = false;
+  std::function<void(const internal::DriverOrder&)> watch_;
   HostedDriverClient* driver_ = nullptr;  // keeper_'s
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "worker/examples/common/flags.h"
@@ -26,6 +27,7 @@ struct Arguments {
   std::string refuse_file;  // while it is there, shards are given back
   bool deaf = false;        // to every wish that it should end
   bool take_over = false;
+  uint32_t threads = 1;          // each of which is a worker
   std::vector<uint32_t> shards;  // that it takes over [all]
 };
 
@@ -99,6 +101,7 @@ int Main(int argc, char** argv) {
   flags.Add("--fault-file", &arguments.fault_file, "it has the fault only if it starts with this");
   flags.Add("--refuse-file", &arguments.refuse_file);
   flags.Switch("--deaf", &arguments.deaf);
+  flags.Add("--threads", &arguments.threads, "each is a worker");
   flags.Switch("--take-over", &arguments.take_over);
   flags.Add("--shard", &arguments.shards, "it takes over; may be repeated");
   if (const std::optional<int> exit_status = flags.Parse(argc, argv)) return *exit_status;
@@ -108,7 +111,11 @@ int Main(int argc, char** argv) {
   struct sigaction action = {};
   action.sa_handler = [](int) { g_terminated = 1; };
   sigaction(SIGTERM, &action, nullptr);
-  return Serve(arguments);
+  std::vector<std::thread> others;
+  for (uint32_t i = 1; i < arguments.threads; ++i) others.emplace_back([&] { Serve(arguments); });
+  const int exit_status = Serve(arguments);
+  for (std::thread& other : others) other.join();
+  return exit_status;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class UpgradesTest : public ::testing::Test {
       service->set_shards(3);
       service->set_max_workers(6);
       service->set_heartbeat_ms(20);
-      service->set_hang_timeout_ms(400);
+      service->set_hang_timeout_ms(1'500);
       service->set_ready_timeout_ms(20'000);
       service->set_watch_window_ms(200);
       service->set_stop_timeout_ms(20'000);

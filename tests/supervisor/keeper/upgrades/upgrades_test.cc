@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/baton/internal/driver.pb.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
@@ -130,6 +132,35 @@ TEST_F(UpgradesTest, shouldNameTheOldWorkersHeirsWhileItWatches) {
   for (const v1::Shard& shard : description.shards()) {
     EXPECT_EQ(shard.heir_worker_id(), upgrade.old_worker_ids(0)) << shard.index();
   }
+}
+
+// Each thread of a process that attaches is a worker.
+TEST_F(UpgradesTest, shouldWatchAndEndEveryWorkerOfAProcess) {
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
+  v1::UpgradePlan plan = Plan({"--program-version", "2", "--threads", "3"});
+  ASSERT_TRUE(Upgrade(plan).ok());
+  const v1::Upgrade upgrade = AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
+  EXPECT_EQ(OwnersVersion(), "2");
+  ASSERT_EQ(harness::WaitUntil("its other threads", [&] { return AttachedWorkers() == 4; }),
+            absl::OkStatus());
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
+    EXPECT_EQ(shard.heir_worker_id(), upgrade.old_worker_ids(0)) << shard.index();
+  }
+  EXPECT_EQ(Newest().new_worker_ids_size(), 3);
+  ASSERT_TRUE(Rollback().ok());
+  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_EQ(OwnersVersion(), "1");
+  EXPECT_EQ(AttachedWorkers(), 1);
+}
+
+TEST_F(UpgradesTest, shouldRefuseAProgramThatTheNextKeeperCouldNotKnow) {
+  StartService();
+  v1::UpgradePlan plan = Plan({"--program-version", "2"});
+  for (int i = 0; i < 20; ++i) plan.add_arguments("--fault=" + std::string(100'000, 'x'));
+  const absl::Status refused = Upgrade(plan).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1048576 can be kept"));
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangs) {
@@ -336,6 +367,23 @@ TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
   ASSERT_TRUE(Rollback().ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_FAILED).detail(), HasSubstr("the new ones stay"));
   EXPECT_EQ(OwnersVersion(), "2");
+}
+
+// The next keeper looks whether the shards that are on their way have arrived.
+TEST_F(UpgradesTest, shouldTellTheNextKeeperAtOnceWhichShardsAreOnTheirWay) {
+  const auto told = std::make_shared<std::atomic<int>>(0);
+  const auto told_without = std::make_shared<std::atomic<int>>(0);
+  keeper_.WatchOrders([=](const internal::DriverOrder& order) {
+    internal::HeldUpgrades held;
+    if (order.hold().key() != "upgrades" || !held.ParseFromString(order.hold().value())) return;
+    if (held.under_way().status().phase() != v1::UPGRADE_PHASE_HANDING_OVER) return;
+    ++*told;
+    if (held.under_way().on_their_way().empty()) ++*told_without;
+  });
+  StartService();
+  UpgradeTo({"--program-version", "2"}, v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_GT(*told, 0);
+  EXPECT_EQ(*told_without, 0);
 }
 
 // ---- In steps.
