@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "worker/heap_grants.h"
 
 namespace baton {
 namespace {
@@ -170,7 +171,11 @@ absl::Status CoroutineService::Outcome(Shard& shard, const Completion& completio
 void CoroutineService::Fail(Shard& shard, const Completion& completion, const absl::Status& error) {
   Connection& connection = *completion.connection;
   End(static_cast<CoConnection*>(std::exchange(connection.context, &refused_)));
-  if (shard.commit_mode() == CommitMode::kAfterEachCompletion) shard.Abandon();
+  if (shard.commit_mode() == CommitMode::kAfterEachCompletion) {
+    shard.Abandon();
+    // The coroutine may have given its peer memory. What cannot be revoked now is revoked later.
+    (void)HeapGrants::RevokeLost(shard);
+  }
   if (!Ends(completion)) Disconnect(shard, connection);
   OnFailure(connection, error);
 }

@@ -210,9 +210,10 @@ class CoroutineService : public Service {
   // The coroutine has thrown or returned an error, did not start (kResourceExhausted), or a
   // function above has returned `error`. The connection is being disconnected, and has no coroutine
   // any more. What was staged for the completion has no effect with
-  // CommitMode::kAfterEachCompletion. With the other modes it stays staged, because the transaction
-  // has other completions, too. A service with shared receives posts here while it has room: the
-  // one that the coroutine has posted for its message may be undone.
+  // CommitMode::kAfterEachCompletion, and grants of memory that it allocated are revoked. With the
+  // other modes it stays staged, because the transaction has other completions, too. A service with
+  // shared receives posts here while it has room: the one that the coroutine has posted for its
+  // message may be undone.
   virtual void OnFailure([[maybe_unused]] Connection& connection,
                          [[maybe_unused]] const absl::Status& error) {}
 

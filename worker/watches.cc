@@ -51,16 +51,19 @@ void Watches::Remove(int fd) {
   watches_.erase(found);
 }
 
-int Watches::Run() {
+int Watches::Run(const std::function<bool()>& commit) {
   int count = 0;
-  // None is due any more if a callback throws: the next look finds those that still are.
+  // None is due any more if a callback throws or the commit fails: the next look finds those that
+  // still are.
   for (const uint64_t event : std::exchange(due_, {})) {
     const auto found = watches_.find(event);
     if (found == watches_.end()) continue;  // another callback has removed it
+    if (!commit()) return count;
     const auto callback = found->second.callback;
     ++count;
     (*callback)();
   }
+  (void)commit();
   return count;
 }
 

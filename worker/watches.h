@@ -31,8 +31,10 @@ class Watches {
   void Note(uint64_t event) { due_.push_back(event); }
   bool due() const { return !due_.empty(); }
   bool empty() const { return watches_.empty(); }
-  // Calls the callbacks of the events that were noted. Returns how many it has called.
-  int Run();
+  // Calls the callbacks of the events that were noted, and `commit` before the first and after
+  // each: what a callback stages is a transaction of its own. If `commit` returns false, the rest
+  // waits for another look. Returns how many it has called.
+  int Run(const std::function<bool()>& commit);
 
  private:
   struct Watch {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdlib>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,16 @@ Worker::Region Describe(const arena::Arena& arena, uint32_t id) {
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& options,
                                                        Service* service) {
-  auto worker = std::make_unique<WorkerImpl>(options, service);
-  BATON_RETURN_IF_ERROR(worker->Attach());
-  return worker;
+  // The tables of large heaps take much of the process's memory.
+  try {
+    auto worker = std::make_unique<WorkerImpl>(options, service);
+    BATON_RETURN_IF_ERROR(worker->Attach());
+    return worker;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "this process has no memory for the service's tables (see RLIMIT_AS and "
+        "vm.overcommit_memory): raise the limit, or lower shard_heap_bytes or max_connections");
+  }
 }
 
 WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
@@ -218,6 +226,8 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   for (const auto& shard : shards_.all()) {
     if (shards_.Owns(*shard)) work += shards_.Deliver(*shard);
   }
+  // A handler may have staged something in another shard.
+  if (work != 0 && shards_.all().size() > 1) (void)shards_.CommitStaged();
   int called = 0;
   if (watches_.due()) [[unlikely]]
     called = RunWatches();
@@ -240,9 +250,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
 }
 
 int WorkerImpl::RunWatches() {
-  const int called = watches_.Run();
-  shards_.CommitStaged();
-  return called;
+  return watches_.Run([this] { return shards_.CommitStaged(); });
 }
 
 void WorkerImpl::ShutDown() {

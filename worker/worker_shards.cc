@@ -87,6 +87,10 @@ int WorkerShards::Deliver(Shard& shard) {
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   idle_looks_ = 0;
+  // What was staged outside of completions is no part of the next one's transaction.
+  const bool commits = commit_mode_ != CommitMode::kManual;
+  if (commits && !shard.NothingStaged()) [[unlikely]]
+    (void)shard.Commit();
   int count = 0;
   // A completion may need an entry for its connection, one for a decision, one for shared receives
   // and one for the heap, and with CommitMode::kAfterEachCompletion no two completions share one.
@@ -102,8 +106,7 @@ int WorkerShards::Deliver(Shard& shard) {
   }
   if (!Owns(shard)) return count;
   TellHandling(shard, /*in_handler=*/false);
-  const bool commits = commit_mode_ != CommitMode::kManual && !shard.NothingStaged();
-  if (commits || shard.OnlySkipped()) (void)shard.Commit();
+  if ((commits && !shard.NothingStaged()) || shard.OnlySkipped()) (void)shard.Commit();
   return count;
 }
 
@@ -177,14 +180,6 @@ void WorkerShards::Load(Connection& connection, Shard& shard, uint32_t index) {
   connection.known_epoch_ = shard.epoch_;
   connection.send_log_ = &arena_->send_request(index, 0);
   connection.receive_log_ = &arena_->receive_request(index, 0);
-}
-
-// If the log has no room now, the shard's next commit takes what was staged with it.
-void WorkerShards::CommitStaged() {
-  if (commit_mode_ == CommitMode::kManual) return;
-  for (const auto& shard : shards_) {
-    if (Owns(*shard) && !shard->NothingStaged()) (void)shard->Commit();
-  }
 }
 
 // ---------------------------------------------------------------- the driver

@@ -99,8 +99,16 @@ class WorkerShards {
       AcknowledgeDelivered();
   }
   void AcknowledgeDelivered();
-  // Commits what was staged outside of completions. Does nothing with CommitMode::kManual.
-  void CommitStaged();
+  // Commits what was staged outside of completions, or of another shard's. Returns false if some of
+  // it waits for room. Does nothing with CommitMode::kManual.
+  bool CommitStaged() {
+    bool committed = true;
+    if (commit_mode_ == CommitMode::kManual) return committed;
+    for (const auto& shard : shards_) {
+      if (!shard->NothingStaged() && Owns(*shard)) committed &= shard->Commit().ok();
+    }
+    return committed;
+  }
   // Stores hints for the time after this worker's death: whether it is in a handler now, and of
   // which completion. REQUIRES: Owns(shard).
   [[gnu::always_inline]] inline void TellHandling(const Shard& shard, bool in_handler) {
@@ -163,7 +171,8 @@ inline void WorkerShards::AcknowledgeDelivered() {
   if (commit_mode_ == CommitMode::kManual) return;
   // If the log has no room now, a later look acknowledges.
   for (const auto& shard : shards_) {
-    if (Owns(*shard) && shard->delivered_ != shard->acknowledged_) (void)shard->Commit();
+    const bool has_some = shard->delivered_ != shard->acknowledged_ || !shard->NothingStaged();
+    if (has_some && Owns(*shard)) (void)shard->Commit();
   }
 }
 

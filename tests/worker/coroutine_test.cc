@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/coroutine.h"
+#include "worker/heap_grants.h"
 
 namespace baton {
 namespace {
@@ -282,6 +283,23 @@ TEST_F(CoroutineTest, shouldDisconnectWhenItReturnsAnErrorAndUndoWhatItStaged) {
   ASSERT_EQ(first.errors.size(), 1u);
   EXPECT_EQ(first.errors[0].code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(Until([&] { return first.running() == 0; }));
+}
+
+TEST_F(CoroutineTest, shouldGiveItsPeerNothingThatItHasUndone) {
+  Start([](v1::ServiceConfig* config) { config->set_shard_heap_bytes(testing::kHeapBytes); });
+  one = Attach(&first);
+  uint32_t grant = 0;
+  first.after = [&](CoConnection& connection, const std::string&) {
+    const auto granted = HeapGrants::Allocate(connection.shard(), 4096, 64, verbs::kRemoteRead);
+    ASSERT_TRUE(granted.ok()) << granted.status();
+    grant = granted->grant.id;
+    EXPECT_NE(keeper.engine().arena().grant(grant).length, 0u);
+  };
+  ASSERT_NO_FATAL_FAILURE(Join(peer));
+  peer.Send("error");
+  ExpectDisconnected(peer);
+  ASSERT_EQ(first.errors.size(), 1u);
+  EXPECT_EQ(keeper.engine().arena().grant(grant).length, 0u);
 }
 
 // One that stages so much that a transaction has no room for more.

@@ -334,6 +334,99 @@ TEST_F(EventLoopTest, shouldCommitWhatACallbackStages) {
   EXPECT_EQ(peer.received[0], "from outside");
 }
 
+// Two callbacks of one Poll, each of which counts in the connection's state, and tells its peer.
+class TwoCallbacksTest : public EventLoopTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(Prepare());
+    ASSERT_NO_FATAL_FAILURE(Establish());
+    for (int i = 0; i < 2; ++i) peer.Receive();
+    connection = service.Find(Kind::kEstablished)->connection;
+  }
+  void TearDown() override {
+    for (const FileDescriptor& event : events) worker->Unwatch(event.get());
+    EventLoopTest::TearDown();
+  }
+
+  void Watch(int index, std::function<void()> more) {
+    const int fd = events[index].get();
+    ASSERT_TRUE(worker
+                    ->Watch(fd,
+                            [fd, more = std::move(more)] {
+                              eventfd_t value = 0;
+                              EXPECT_EQ(eventfd_read(fd, &value), 0);
+                              more();
+                            })
+                    .ok());
+  }
+  void Count() {
+    Shard& shard = connection->shard();
+    uint8_t total = connection->state().empty() ? 0 : connection->state()[0];
+    ++total;
+    EXPECT_EQ(shard.SetState(*connection, {&total, 1}, 1), absl::OkStatus());
+    EXPECT_EQ(SendText(shard, *connection, std::to_string(total)), absl::OkStatus());
+  }
+  void CallBoth() {
+    ASSERT_NO_FATAL_FAILURE(Arm());
+    for (const FileDescriptor& event : events) eventfd_write(event.get(), 1);
+    EXPECT_FALSE(worker->ArmEvent());  // both are seen by one Poll
+    ASSERT_TRUE(worker->Poll().ok());
+  }
+
+  const FileDescriptor events[2] = {FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+                                    FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
+  Connection* connection = nullptr;
+};
+
+TEST_F(TwoCallbacksTest, shouldHaveATransactionEach) {
+  for (int i = 0; i < 2; ++i) Watch(i, [this] { Count(); });
+  ASSERT_NO_FATAL_FAILURE(CallBoth());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 2; }));
+  EXPECT_THAT(peer.received, ::testing::ElementsAre("1", "2"));
+}
+
+TEST_F(TwoCallbacksTest, shouldNotAbandonWhatTheOtherHasStaged) {
+  Watch(0, [this] { Count(); });
+  Watch(1, [&] { connection->shard().Abandon(); });
+  ASSERT_NO_FATAL_FAILURE(CallBoth());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 1; }));
+  EXPECT_EQ(connection->state().size(), 1u);
+}
+
+TEST_F(EventLoopTest, shouldCommitWhatItsLoopStagesBeforeItSleeps) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  peer.Receive();
+  ASSERT_NO_FATAL_FAILURE(Arm());
+  Connection& connection = *service.Find(Kind::kEstablished)->connection;
+  ASSERT_EQ(SendText(connection.shard(), connection, "from the loop"), absl::OkStatus());
+  ASSERT_TRUE(worker->ArmEvent());
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return peer.received.size() == 1; }));
+}
+
+TEST_F(EventLoopTest, shouldCommitWhatAHandlerStagesInAnotherShard) {
+  Start([](v1::ServiceConfig* config) { config->set_shards(2); });
+  RawPeer other;
+  Connection* far = nullptr;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    AcceptWith(shard, completion, 8);
+    if (completion.kind == Kind::kEstablished && far == nullptr) far = completion.connection;
+    if (completion.kind != Kind::kReceive) return;
+    ASSERT_NE(&far->shard(), &shard);
+    EXPECT_EQ(SendText(far->shard(), *far, "to another shard"), absl::OkStatus());
+  };
+  worker = Add(&service);
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 2; }));
+  ASSERT_NO_FATAL_FAILURE(WorkerFixture::Establish(other, *worker));
+  ASSERT_TRUE(Until([&] { return far != nullptr; }));
+  ASSERT_NO_FATAL_FAILURE(WorkerFixture::Establish(peer, *worker));
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 2; }));
+  other.Receive();
+  ASSERT_NO_FATAL_FAILURE(Arm());  // nothing is left to be acknowledged
+  peer.Send("tell the other");
+  ASSERT_TRUE(Until([&] { return other.received.size() == 1; }));
+}
+
 TEST_F(EventLoopTest, shouldLookAtDescriptorsThoughItNeverSleeps) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -121,16 +121,16 @@ serve_natively() {
 }
 serve_natively echo-c five five six six "$shared"
 serve_natively echo-cpp five five six six "$shared"
-serve_natively adder 5 5 7 12
+serve_natively adder-coroutine 5 5 7 12
 echo "native workers from the same sources"
 
 start_batond coroutines
-start first /tmp/project/build/adder /tmp/coroutines/echo.sock echo first
+start first /tmp/project/build/adder-coroutine /tmp/coroutines/echo.sock echo first
 coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
 peer_process=$!
 ask 5 5
 ask 7 12
-start second /tmp/project/build/adder /tmp/coroutines/echo.sock echo second
+start second /tmp/project/build/adder-coroutine /tmp/coroutines/echo.sock echo second
 kill_worker first
 ask 30 42
 owned_by second || die "$(owner) answers after the first worker with coroutines was killed"

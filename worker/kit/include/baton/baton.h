@@ -106,8 +106,9 @@ enum baton_opcode {
   BATON_OP_SEND_WITH_INVALIDATE = 7,
 };
 
-/* The library makes it, and it is valid during on_completion(). After an error only `kind`,
- * `status`, `sequence`, `tag` and `connection` are meaningful. */
+/* The library makes it, and it is valid during on_completion(). Who copies it sets the copy's
+ * `size` to at most the copy's bytes: a newer library's structure may be longer. After an error
+ * only `kind`, `status`, `sequence`, `tag` and `connection` are meaningful. */
 struct baton_completion {
   size_t size; /* of this structure, in bytes */
   enum baton_kind kind;
@@ -572,7 +573,11 @@ struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t byt
  * baton_set_state() once, last. After baton_abandon(), and for each epoch, load the stream anew.
  * After baton_abandon() also call baton_revoke_lost() if a stream was accepted. An error of
  * baton_stream_completed() means that the peer is wrong: disconnect it. In on_adopt() an owner
- * calls baton_free_lost() with the rings of all connections. */
+ * calls baton_free_lost() with the rings of all connections.
+ *
+ * baton_connection_state() is what was committed last. With BATON_COMMIT_EACH_BATCH a second
+ * message of the connection may come before: keep the stream until on_completion() is called for
+ * the next batch, or choose BATON_COMMIT_EACH_COMPLETION and load it each time. */
 
 /* The bytes of a stream at the beginning of the state that baton_load_stream() is given. */
 #define BATON_STREAM_STATE_BYTES 128
@@ -709,7 +714,9 @@ int baton_send_file(struct baton_worker* worker, struct baton_connection* connec
  * the file is missing (fd -1) or another one than the transfer's, it goes on with the one that the
  * driver holds, for which it blocks. Otherwise also BATON_NOT_FOUND: it is missing.
  * BATON_FAILED_PRECONDITION: it is another one, or has been changed since. BATON_DATA_LOSS:
- * `transfer` is none. */
+ * `transfer` is none. BATON_UNAVAILABLE, BATON_DEADLINE_EXCEEDED, BATON_RESOURCE_EXHAUSTED: the
+ * keeper does not answer, or descriptors are short. Then call it again later: the driver goes on
+ * holding the file, at least as long as this worker owns the shard. */
 int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
                       const struct baton_file* file, const struct baton_file_transfer* transfer,
                       struct baton_file_sender** sender);

@@ -37,6 +37,7 @@
 
 #include <baton/baton.hpp>
 
+#include <algorithm>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -123,6 +124,8 @@ class CoConnection {
   bool Awaits(const Completion& completion) const;
   void Resume(const Completion& completion) {
     completion_ = completion;
+    completion_.size =
+        std::min(completion.size, sizeof(completion_));  // the library's may be newer
     awaited_ = Awaited::kNothing;
     coroutine_.resume();
   }
@@ -248,8 +251,10 @@ class CoroutineService : public Service {
 
   // The coroutine has thrown or returned an error, did not start (BATON_RESOURCE_EXHAUSTED), or a
   // function above has returned `error`. The connection is being disconnected, and has no coroutine
-  // any more. What was staged for the completion has no effect with BATON_COMMIT_EACH_COMPLETION.
-  // With the other modes it stays staged, because the transaction has other completions, too.
+  // any more. What was staged for the completion has no effect with BATON_COMMIT_EACH_COMPLETION,
+  // and grants of memory that it allocated are revoked. With the other modes it stays staged,
+  // because the transaction has other completions, too. A service with shared receives posts here
+  // while it has room: the one that the coroutine has posted for its message may be undone.
   virtual void OnFailure(Connection /*connection*/, const Status& /*error*/) {}
 
  private:
@@ -388,7 +393,10 @@ inline void CoroutineService::Fail(Shard shard, const Completion& completion, co
   Connection connection = completion.connection;
   End(Of(connection));
   connection.set_context(&refused_);
-  if (commit_mode_ == BATON_COMMIT_EACH_COMPLETION) shard.Abandon();
+  if (commit_mode_ == BATON_COMMIT_EACH_COMPLETION) {
+    shard.Abandon();
+    (void)baton_revoke_lost(shard.handle());  // the coroutine may have given its peer memory
+  }
   if (!Ends(completion)) Disconnect(shard, connection);
   OnFailure(connection, error);
 }

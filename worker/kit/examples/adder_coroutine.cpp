@@ -12,16 +12,25 @@ class Adder final : public baton::CoroutineService {
  public:
   Adder() : CoroutineService({.commit_mode = BATON_COMMIT_EACH_COMPLETION}) {}
 
+  baton_capacity capacity = {};
   uint8_t* buffers = nullptr;
 
  private:
-  // A connection has a buffer for a request, and one for an answer.
-  static baton::Buffer BufferOf(baton::Connection connection, int which, uint32_t length) {
-    return {(uint64_t{connection.index()} * 2 + which) * kBytes, length};
+  // A connection has a buffer for requests, and behind it one for each answer that can be
+  // outstanding: perhaps a dead worker's answer is still on its way.
+  uint64_t FirstBuffer(baton::Connection connection) const {
+    return connection.index() * (1 + uint64_t{2} * capacity.send_queue_depth);
+  }
+  baton::Buffer RequestBuffer(baton::Connection connection, uint32_t length) const {
+    return {FirstBuffer(connection) * kBytes, length};
+  }
+  baton::Buffer AnswerBuffer(baton::Connection connection, uint32_t length) const {
+    const uint64_t sends = uint64_t{2} * capacity.send_queue_depth;
+    return {(FirstBuffer(connection) + 1 + connection.next_send() % sends) * kBytes, length};
   }
 
   baton::Status OnConnectRequest(baton::Shard shard, baton::Connection connection) override {
-    const baton::Status posted = shard.Receive(connection, BufferOf(connection, 0, kBytes));
+    const baton::Status posted = shard.Receive(connection, RequestBuffer(connection, kBytes));
     return posted.ok() ? shard.Accept(connection) : posted;
   }
 
@@ -30,22 +39,21 @@ class Adder final : public baton::CoroutineService {
     uint64_t total = 0;
     const baton::View state = connection.state();
     if (state.size == sizeof(total)) std::memcpy(&total, state.data, sizeof(total));
-    for (uint64_t tag = 0;; ++tag) {
+    for (;;) {
       const baton::Completion message = co_await connection.Receive();
-      const baton::Buffer request = BufferOf(one, 0, message.byte_len);
+      const baton::Buffer request = RequestBuffer(one, message.byte_len);
       const std::string text(reinterpret_cast<const char*>(buffers + request.offset),
                              request.length);
       total += std::strtoull(text.c_str(), nullptr, 10);
       const std::string answer = std::to_string(total);
       baton::SendWork reply;
-      reply.buffers = BufferOf(one, 1, static_cast<uint32_t>(answer.size()));
+      reply.buffers = AnswerBuffer(one, static_cast<uint32_t>(answer.size()));
       std::memcpy(buffers + reply.buffers.data()->offset, answer.data(), answer.size());
-      reply.tag = tag;
       baton::Shard shard = connection.shard();
       // All of it is committed with the message, or none of it.
       baton::Status staged = shard.SetState(one, &total, sizeof(total), /*version=*/1);
       if (staged.ok()) staged = shard.Send(one, reply);
-      if (staged.ok()) staged = shard.Receive(one, BufferOf(one, 0, kBytes));
+      if (staged.ok()) staged = shard.Receive(one, RequestBuffer(one, kBytes));
       if (!staged.ok()) co_return staged;
     }
   }
@@ -67,6 +75,7 @@ int main(int argc, char** argv) {
   baton::Status status = worker.Attach(options, &adder);
   if (status.ok()) {
     size_t length = 0;
+    adder.capacity = worker.capacity();
     adder.buffers = worker.buffers(&length);
     status = worker.Listen("0.0.0.0", 7471);
   }
