@@ -75,6 +75,26 @@ TEST_F(PollBudgetTest, shouldTellEverythingBeforeADeviceIsGivenUp) {
   EXPECT_TRUE(driver->AllEnded());
 }
 
+using ManyConnectionsTest = testing::ScriptedDriverTest;
+
+TEST_F(ManyConnectionsTest, shouldTellConnectionsApartBeyondThe65536th) {
+  constexpr uint32_t kOthers = 65'537;
+  Start(TestShape(1, kOthers + 1, 1));
+  for (uint32_t i = 0; i < kOthers; ++i) {
+    ASSERT_TRUE(driver->Connect(0, {"10.0.0.2", 2}, "", 0).ok());
+  }
+  const uint32_t connection = Established();
+  ASSERT_EQ(connection, kOthers);
+  writer->Send(connection, 0, 8);
+  writer->Publish();
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  device.Complete(arena->connection(connection).qp_number, false);
+  Poll();
+  EXPECT_EQ(arena->connection(connection).send.completed, 1u);
+  EXPECT_EQ(arena->completion(0, read).connection, connection);
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+}
+
 // One connection in each of two shards, accepted by a driver that both had; then each has its own.
 class SeveralDriversTest : public testing::QueueDriverTest {
  protected:
