@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# readme_test.sh README PROGRAM...: types the commands of README.md that follow `<!-- tested: try -->`, in a place
-# where out/bin has the PROGRAMs, and looks whether the peer has lost anything.
+# first_service_test.sh PAGE PROGRAM...: types the commands of PAGE that follow `<!-- tested: try -->`, in a place where
+# out/bin has the PROGRAMs, and looks whether the peer has lost anything.
 # In namespaces of its own: the commands have fixed ports and places, and find processes by name.
 set -euo pipefail
 
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
-skip_this() { skip ReadmeTest shouldDoWhatThePageSays "$1"; }
+skip_this() { skip FirstServiceTest shouldDoWhatThePageSays "$1"; }
 
 if [[ $1 != --inside ]]; then
   [[ $(id -u) -eq 0 ]] || skip_this "it needs root, for namespaces"
@@ -15,7 +15,7 @@ if [[ $1 != --inside ]]; then
 fi
 shift
 
-readme=$(realpath "$1")
+page=$(realpath "$1")
 shift
 mount -t tmpfs none /run
 ip link set lo up
@@ -27,8 +27,8 @@ cd "$work"
 
 # The commands have no other way to be told how long a peer is to go on.
 mapfile -t commands < <(awk '/^<!-- tested: try -->$/ { found = 1; next } !found || /^$/ { next }
-  !/^    / { exit } { print substr($0, 5) }' "$readme" | sed 's/--duration 60/--duration 20/')
-[[ ${#commands[@]} -ge 8 ]] || { echo "README.md: ${#commands[@]} commands after the mark: this test is broken" >&2; exit 1; }
+  !/^    / { exit } { print substr($0, 5) }' "$page" | sed 's/--duration 60/--duration 20/')
+[[ ${#commands[@]} -ge 8 ]] || { echo "${page##*/}: ${#commands[@]} commands after the mark: this test is broken" >&2; exit 1; }
 
 # A person types slower than programs start.
 type_until_it_works() {
@@ -41,7 +41,7 @@ type_until_it_works() {
     sleep 0.2
   done
   cat "$work/said" "$work"/background.* >&2
-  echo "README.md: this does not work: $1" >&2
+  echo "${page##*/}: this does not work: $1" >&2
   exit 1
 }
 
@@ -66,6 +66,6 @@ status=0
 wait "$peer" || status=$?
 cat "$report"
 for count in lost duplicated reordered corrupt disconnects; do
-  grep -q "\b$count 0\b" "$report" || { echo "README.md: the peer does not say $count: 0" >&2; status=1; }
+  grep -q "\b$count 0\b" "$report" || { echo "${page##*/}: the peer does not say $count: 0" >&2; status=1; }
 done
 exit "$status"
