@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "worker/heap.h"
 #include "worker/heap_grants.h"
 
 namespace baton {
@@ -172,9 +173,12 @@ void CoroutineService::Fail(Shard& shard, const Completion& completion, const ab
   Connection& connection = *completion.connection;
   End(static_cast<CoConnection*>(std::exchange(connection.context, &refused_)));
   if (shard.commit_mode() == CommitMode::kAfterEachCompletion) {
+    const bool has_heap = shard.worker().capacity().shard_heap_bytes != 0;
+    const bool may_have_granted = has_heap && shard.heap().HasStaged();
     shard.Abandon();
-    // The coroutine may have given its peer memory. What cannot be revoked now is revoked later.
-    (void)HeapGrants::RevokeLost(shard);
+    // The coroutine may have given its peer memory that is not allocated any more. What cannot be
+    // revoked now is revoked later.
+    if (may_have_granted) (void)HeapGrants::RevokeLost(shard);
   }
   if (!Ends(completion)) Disconnect(shard, connection);
   OnFailure(connection, error);

@@ -90,6 +90,8 @@ class Heap {
   // example.
   absl::Status ForEachAllocated(const std::function<void(const Buffer&, bool kept)>& visit);
   absl::StatusOr<Statistics> statistics();
+  // Returns whether the open transaction allocates, keeps or frees memory.
+  bool HasStaged() const { return !changed_.empty(); }
 
  private:
   friend class Shard;
@@ -113,7 +115,6 @@ class Heap {
   void ForEachInUse(HeapBlocks::VisitRange visit) const;
 
   // For Shard: the open transaction.
-  bool HasStaged() const { return !changed_.empty(); }
   // Whether the totals have changed since the owner stored them. Then the shard knows it.
   bool has_untold() const { return untold_; }
   bool IsCrowded() const { return staged_.size() > kMaxTransactionSteps - kStepsPerCompletion; }

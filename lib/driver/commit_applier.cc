@@ -40,7 +40,10 @@ uint64_t CommitApplier::PendingEntries(uint32_t shard) const {
 
 std::vector<uint32_t> CommitApplier::AcceptTargets(uint32_t shard) const {
   std::vector<uint32_t> targets;
-  const uint64_t head = arena_->shard(shard).commit_head;
+  const arena::ShardRecord& record = arena_->shard(shard);
+  // Nothing that is published behind a release counts.
+  if (record.released_epoch == arena::OwnershipEpoch(record.owner.ownership)) return targets;
+  const uint64_t head = record.commit_head;
   const uint64_t pending = PendingEntries(shard);
   for (uint64_t i = 0; i < pending; ++i) {
     const arena::CommitEntry entry = arena::CopyOnce(

@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint8_t kMaxOutstandingReads = 128;
+constexpr int kMostFlushes = 16;  // of FrameStream's budget, before a connection ends
 
 ConnectHead HeadOf(const ConnectionParameters& parameters, uint32_t qp_number) {
   ConnectHead head = {};
@@ -225,7 +226,11 @@ absl::Status SoftConnection::Disconnect() {
   if (phase_ != Phase::kEstablished && phase_ != Phase::kAwaitReady) {
     return absl::FailedPreconditionError("disconnect: there is no connection");
   }
-  TransmitNow();  // acknowledgements that are due
+  // Acknowledgements that are due may be behind the answer to a large READ.
+  TransmitNow();
+  for (int i = 1; i < kMostFlushes && stream_.has_more() && phase_ != Phase::kClosed; ++i) {
+    TransmitNow();
+  }
   if (phase_ == Phase::kClosed) return absl::OkStatus();
   if (queue_pair_ != nullptr) {
     queue_pair_->Break();

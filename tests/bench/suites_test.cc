@@ -55,25 +55,15 @@ TEST(SizeBenchTest, shouldMeasureEverySize) {
   const auto run =
       RunSuite("size", {"--connections", "64", "--soak-seconds", "2", "--warm-events", "200"});
   ASSERT_TRUE(run.ok()) << run.status();
-  for (const char* figure : {"layout_connection_metadata_bytes",
-                             "layout_connection_work_request_log_bytes",
-                             "layout_connection_completion_log_bytes",
-                             "layout_connection_state_bytes",
-                             "layout_connection_total_bytes",
-                             "layout_shard_metadata_bytes",
-                             "layout_shard_total_bytes",
-                             "layout_service_metadata_bytes",
-                             "layout_service_buffer_bytes",
-                             "layout_service_total_bytes",
-                             "service_file_bytes",
-                             "batond_private_kib",
-                             "control_private_kib",
-                             "keeper_private_kib",
-                             "driver_resident_kib",
-                             "driver_connection_soft_device_bytes",
-                             "soak_cycles",
-                             "soak_messages",
-                             "soak_keeper_kib_at_100_percent"}) {
+  for (const char* figure :
+       {"layout_connection_metadata_bytes", "layout_connection_work_request_log_bytes",
+        "layout_connection_completion_log_bytes", "layout_connection_state_bytes",
+        "layout_connection_total_bytes", "layout_shard_metadata_bytes", "layout_shard_total_bytes",
+        "layout_service_metadata_bytes", "layout_service_buffer_bytes",
+        "layout_service_total_bytes", "service_file_bytes", "batond_private_kib",
+        "control_private_kib", "keeper_private_kib", "driver_resident_kib",
+        "driver_connection_soft_device_bytes", "soak_cycles", "soak_messages",
+        "soak_keeper_kib_at_100_percent"}) {
     const auto found = run->figures.find(figure);
     ASSERT_NE(found, run->figures.end()) << figure;
     EXPECT_GT(found->second, 0) << figure;

@@ -94,14 +94,18 @@ bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
     internal::StartedWorker& known = process->known;
     if (known.pid() != pid || !known.how_ended().empty()) continue;
     if (known.worker_id() == 0) known.set_worker_id(worker_id);
+    pids_[worker_id] = pid;
     return true;
   }
   return false;
 }
 
 std::optional<std::string> StartedProcesses::HowEnded(uint64_t worker_id) {
+  const auto attached = pids_.find(worker_id);
   for (const auto& process : processes_) {
-    if (process->known.worker_id() != worker_id) continue;
+    const bool is_its = attached == pids_.end() ? process->known.worker_id() == worker_id
+                                                : process->known.pid() == attached->second;
+    if (!is_its) continue;
     process->Reap();
     return process->known.how_ended();
   }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,7 +43,8 @@ class StartedProcesses {
   void Watch(const internal::StartedWorker& known, FileDescriptor pidfd);
 
   // Called when `pid` has attached as this worker, for the first time or again. Returns whether it
-  // is one of these processes. A process may be several workers: it is known by the first.
+  // is one of these processes. A process may be several workers: the next keeper knows it by the
+  // first.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 
   // Describes how the worker's process ended, even if no notification of its end has come yet.
@@ -76,6 +78,7 @@ class StartedProcesses {
   WorkerPrograms& programs_;
   const std::shared_ptr<std::function<void(const internal::StartedWorker&)>> on_end_;
   std::vector<std::shared_ptr<WatchedProcess>> processes_;
+  std::map<uint64_t, pid_t> pids_;  // of workers that have attached to this keeper
   std::shared_ptr<Launch> launch_;  // under way
 };
 

@@ -1000,6 +1000,17 @@ class EngineAcceptTest : public EngineReportTest {
     owner->writer(1).Accept(connection, 0);
     owner->writer(1).Publish();
   }
+  // Releases both shards, and accepts behind that from each into the other.
+  void ReleaseBoth() {
+    engine->Run([&] {
+      for (const uint32_t shard : {0u, 1u}) {
+        owner->writer(shard).Release();
+        owner->writer(shard).Publish();
+        owner->writer(shard).Accept(arena->completion(shard, 0).connection, 1 - shard);
+        owner->writer(shard).Publish();
+      }
+    });
+  }
   void ExpectAcceptedFor(FakeWorker& successor) {
     successor.Take(0);
     ASSERT_TRUE(Until([&] { return peer.established || peer.rejected; }));
@@ -1036,6 +1047,43 @@ TEST_F(EngineAcceptTest, shouldCountWhenTheOwnerReleasesTheOtherShard) {
   ExpectAcceptedFor(*successor);
   successor->CommitAndWait(0);
   EXPECT_EQ(handoff->Wait(), absl::OkStatus());
+}
+
+// What a worker publishes behind a release counts for nothing, whatever it says.
+TEST_F(EngineAcceptTest, shouldNotFollowAcceptsBehindReleases) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const auto successor = Ready();
+  ReleaseBoth();
+  for (const uint32_t shard : {0u, 1u}) {
+    successor->Adopt(shard);
+    EXPECT_EQ(successor->Epoch(shard), 2u);
+  }
+}
+
+TEST_F(EngineAcceptTest, shouldNotFollowAcceptsBehindReleasesToNobody) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  ReleaseBoth();
+  EXPECT_TRUE(Until([&] { return !owner->Owns(0) && !owner->Owns(1); }));
+}
+
+// The same, and one of the releases is in a transaction that accepts.
+TEST_F(EngineAcceptTest, shouldEndEachShardOnce) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const auto successor = Ready();
+  engine->Run([&] {
+    owner->writer(1).Accept(connection, 0);
+    owner->writer(1).Release();
+    owner->writer(1).Publish();
+    owner->writer(0).Release();
+    owner->writer(0).Publish();
+    owner->writer(0).Accept(arena->completion(0, 0).connection, 1);
+    owner->writer(0).Publish();
+  });
+  for (const uint32_t shard : {0u, 1u}) {
+    successor->Adopt(shard);
+    EXPECT_EQ(successor->Epoch(shard), 2u);
+  }
+  ASSERT_TRUE(Until([&] { return peer.established; }));
 }
 
 // ---- Poison.

@@ -251,10 +251,11 @@ class CoroutineService : public Service {
 
   // The coroutine has thrown or returned an error, did not start (BATON_RESOURCE_EXHAUSTED), or a
   // function above has returned `error`. The connection is being disconnected, and has no coroutine
-  // any more. What was staged for the completion has no effect with BATON_COMMIT_EACH_COMPLETION,
-  // and grants of memory that it allocated are revoked. With the other modes it stays staged,
-  // because the transaction has other completions, too. A service with shared receives posts here
-  // while it has room: the one that the coroutine has posted for its message may be undone.
+  // any more. What was staged for the completion has no effect with BATON_COMMIT_EACH_COMPLETION.
+  // A service whose coroutines allocate leases or accept streams calls baton_revoke_lost() here
+  // then. With the other modes it stays staged, because the transaction has other completions, too.
+  // A service with shared receives posts here while it has room: the one that the coroutine has
+  // posted for its message may be undone.
   virtual void OnFailure(Connection /*connection*/, const Status& /*error*/) {}
 
  private:
@@ -393,10 +394,7 @@ inline void CoroutineService::Fail(Shard shard, const Completion& completion, co
   Connection connection = completion.connection;
   End(Of(connection));
   connection.set_context(&refused_);
-  if (commit_mode_ == BATON_COMMIT_EACH_COMPLETION) {
-    shard.Abandon();
-    (void)baton_revoke_lost(shard.handle());  // the coroutine may have given its peer memory
-  }
+  if (commit_mode_ == BATON_COMMIT_EACH_COMPLETION) shard.Abandon();
   if (!Ends(completion)) Disconnect(shard, connection);
   OnFailure(connection, error);
 }
