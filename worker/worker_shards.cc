@@ -87,7 +87,7 @@ int WorkerShards::Deliver(Shard& shard) {
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   idle_looks_ = 0;
-  // What was staged outside of completions is no part of the next one's transaction.
+  // The next completion's transaction has nothing that was staged outside of completions.
   const bool commits = commit_mode_ != CommitMode::kManual;
   if (commits && !shard.NothingStaged()) [[unlikely]]
     (void)shard.Commit();

@@ -281,7 +281,7 @@ void ConnectionSetup::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   BATON_CRASH_POINT("driver-accept-queue-pair");
   SetState(connection, ConnectionState::kConnecting);
   BATON_CRASH_POINT("driver-accepting");
-  // Those of former transactions: the peer may send as soon as it is accepted.
+  // Receives of former transactions are due: the peer may send as soon as it is accepted.
   poster_.PostDeferred(entry.connection, /*receive=*/true);
 }
 

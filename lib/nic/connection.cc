@@ -227,10 +227,10 @@ absl::Status SoftConnection::Disconnect() {
     return absl::FailedPreconditionError("disconnect: there is no connection");
   }
   // Acknowledgements that are due may be behind the answer to a large READ.
-  TransmitNow();
-  for (int i = 1; i < kMostFlushes && stream_.has_more() && phase_ != Phase::kClosed; ++i) {
+  int flushes = 0;
+  do {
     TransmitNow();
-  }
+  } while (++flushes < kMostFlushes && stream_.has_more() && phase_ != Phase::kClosed);
   if (phase_ == Phase::kClosed) return absl::OkStatus();
   if (queue_pair_ != nullptr) {
     queue_pair_->Break();

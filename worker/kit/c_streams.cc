@@ -222,10 +222,8 @@ int baton_resume_file(baton_worker* worker, baton_connection* connection, const 
   const auto load = [&](Files& files, baton::FileDescriptor fd, std::function<void()> wake) {
     Sender loaded = FileSender::Load(*files.reads, *Of(connection), std::move(fd), state,
                                      std::move(wake), files.pipeline);
-    const absl::Status status = loaded.status();
-    const bool is_for_now = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-                            absl::IsResourceExhausted(status);
-    if (is_for_now) files.reads->held_files().Keep(Of(connection)->shard(), state.held);
+    if (FileSender::IsForNow(loaded.status()))
+      files.reads->held_files().Keep(Of(connection)->shard(), state.held);
     return loaded;
   };
   return MakeSender(worker, file, load, sender);

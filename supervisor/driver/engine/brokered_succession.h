@@ -68,7 +68,7 @@ class BrokeredSuccession final : public Succession {
   // `await_death`: the worker's shards move only once its process is proven dead.
   void HandleEnd(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnReleased(uint32_t shard);
-  // What the owner had published and the engine had not applied when its ownership ended.
+  // The engine applied these transactions of the owner only when its ownership ended.
   struct Rest {
     uint64_t transactions = 0;
     bool released = false;  // the last one gave the shard up

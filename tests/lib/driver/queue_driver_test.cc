@@ -73,6 +73,18 @@ TEST_F(QueueDriverTest, shouldEndAConnectionWhosePeerDoesNotAnswerAReadAndFenceN
   EXPECT_THAT(observer.states.back(), HasSubstr("answers no READs and atomics"));
 }
 
+// The peer may send as soon as it is accepted.
+TEST_F(QueueDriverTest, shouldPostReceivesOfFormerTransactionsWithTheAccept) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Receive(connection, 0, 1024);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(arena->connection(connection).receive.posted, 0u);
+  writer().Accept(connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(arena->connection(connection).receive.posted, 1u);
+}
+
 TEST_F(QueueDriverTest, shouldSendInlineWhatTheBufferHeldWhenItWasPosted) {
   arena::Shape shape = TestShape();
   shape.max_inline_bytes = 64;

@@ -1622,6 +1622,19 @@ class MovingTest : public NativeDeviceTest {
     EXPECT_EQ(NextInSecond(CompletionKind::kSend).status, 0u);
     ASSERT_TRUE(Until([&] { return peer.received.size() == answers + 1; }));
   }
+  // Its driver dies when the connection has arrived, and before the transaction is finished. An
+  // heir of the second shard alone goes on with it.
+  void ArriveAndGoOn(uint32_t connection, RawPeer& peer) {
+    Move(connection);
+    Unfold(connection, /*arriving=*/false);
+    Die();
+    owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    other = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    ASSERT_TRUE(other->Adopt({1}).ok());
+    EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+    ASSERT_TRUE(Until([&] { return peer.established; }));
+    for (int i = 0; i < 3; ++i) ExchangeInSecond(connection, peer);
+  }
   void EndInSecond(uint32_t connection, RawPeer& peer) {
     peer.Disconnect();
     EXPECT_EQ(NextInSecond(CompletionKind::kReceive).connection, connection);  // flushed
@@ -1888,15 +1901,7 @@ TEST_F(MovingTest, shouldFailAConnectionThatHadNotArrivedWhenTheShardsAreParted)
 TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedToItsNewOwner) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);
-  Move(connection);
-  Unfold(connection, /*arriving=*/false);
-  Die();
-  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
-  other = std::make_unique<Driver>(&*arena, device.get(), *manager);
-  ASSERT_TRUE(other->Adopt({1}).ok());
-  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
-  ASSERT_TRUE(Until([&] { return peer.established; }));
-  for (int i = 0; i < 3; ++i) ExchangeInSecond(connection, peer);
+  ASSERT_NO_FATAL_FAILURE(ArriveAndGoOn(connection, peer));
   const arena::QueueCursors cursors = arena->connection(connection).receive;
   ASSERT_TRUE(owner->Adopt({0}).ok());
   EXPECT_EQ(arena->shard(0).acknowledged, read);
@@ -1909,15 +1914,7 @@ TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedToItsNewOwner) {
 TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedAsItsNewOwnerLeftIt) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);
-  Move(connection);
-  Unfold(connection, /*arriving=*/false);
-  Die();
-  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
-  other = std::make_unique<Driver>(&*arena, device.get(), *manager);
-  ASSERT_TRUE(other->Adopt({1}).ok());
-  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
-  ASSERT_TRUE(Until([&] { return peer.established; }));
-  for (int i = 0; i < 3; ++i) ExchangeInSecond(connection, peer);
+  ASSERT_NO_FATAL_FAILURE(ArriveAndGoOn(connection, peer));
   const arena::ConnectionRecord before = arena->connection(connection);
   other.reset();
   Die();

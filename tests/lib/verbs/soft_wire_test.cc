@@ -184,7 +184,7 @@ TEST_F(SoftWire, shouldDropAPeerThatOffersMemoryASecondTime) {
   ExpectService();
 }
 
-// What the memory held at the end of the queue pair is what the peer reads, or nothing is.
+// The peer reads what the memory held when the queue pair ended, or nothing.
 TEST_F(SoftWire, shouldAnswerAReadWithNothingThatWasWrittenAfterItsQueuePairEnded) {
   constexpr uint32_t kBytes = 8 << 20;
   const FileDescriptor fd = Establish();

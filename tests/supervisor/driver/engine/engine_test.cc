@@ -1049,7 +1049,7 @@ TEST_F(EngineAcceptTest, shouldCountWhenTheOwnerReleasesTheOtherShard) {
   EXPECT_EQ(handoff->Wait(), absl::OkStatus());
 }
 
-// What a worker publishes behind a release counts for nothing, whatever it says.
+// Nothing that a worker publishes behind a release counts, whatever it says.
 TEST_F(EngineAcceptTest, shouldNotFollowAcceptsBehindReleases) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   const auto successor = Ready();
