@@ -31,6 +31,33 @@ void TakePassed(msghdr* header, ControlMessage* message) {
   }
 }
 
+// Does what Receive() does, in one look.
+Received Look(int socket, ControlMessage* message) {
+  message->passed.Reset();
+  message->more.clear();
+  iovec data = {message->bytes.data(), message->bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassed)] = {};
+  msghdr header = {};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  ssize_t size = 0;
+  do {
+    size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (size < 0 && errno == EINTR);
+  if (size < 0) return errno == EAGAIN ? Received::kNothing : Received::kEnded;
+  TakePassed(&header, message);
+  // An empty message looks like an end, and is treated as one.
+  if (size == 0) return Received::kEnded;
+  if (!message->more.empty() || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
+  message->size = static_cast<size_t>(size);
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    return message->passed ? Received::kMalformed : Received::kNoDescriptor;
+  }
+  return Received::kMessage;
+}
+
 struct Row {
   absl::StatusCode code;
   uint32_t error;
@@ -53,30 +80,14 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
+// The kernel looks for a message, and then for the end. If both come in between, it reports the
+// end. Nothing comes after an end, so another look finds the message.
 Received Receive(int socket, ControlMessage* message) {
-  iovec data = {message->bytes.data(), message->bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassed)] = {};
-  msghdr header = {};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  ssize_t size = 0;
-  do {
-    size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
-  if (size < 0) return errno == EAGAIN ? Received::kNothing : Received::kEnded;
-  message->passed.Reset();
-  message->more.clear();
-  TakePassed(&header, message);
-  // An empty message looks like an end, and is treated as one.
-  if (size == 0) return Received::kEnded;
-  if (!message->more.empty() || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
-  message->size = static_cast<size_t>(size);
-  if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return message->passed ? Received::kMalformed : Received::kNoDescriptor;
-  }
-  return Received::kMessage;
+  const Received first = Look(socket, message);
+  const bool is_message = static_cast<bool>(message->passed);  // an empty one
+  if (first != Received::kEnded || is_message) return first;
+  const Received second = Look(socket, message);
+  return second == Received::kNothing ? Received::kEnded : second;
 }
 
 bool Send(int socket, absl::Span<const uint8_t> bytes, int passed) {
