@@ -141,6 +141,8 @@ absl::Status RegionCache::EvictOne() {
 }
 
 absl::Status RegionCache::EvictInvalid() {
+  std::erase_if(undropped_,
+                [this](uint64_t number) { return worker_.DropDescriptor(number).ok(); });
   absl::Status first;
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     if (!(*entry)->is_invalid) {
@@ -180,7 +182,8 @@ absl::Status RegionCache::Unregister(Entries::iterator* entry) {
     return status;
   }
   *entry = entries_.erase(*entry);
-  worker_.DropDescriptor(one->region.descriptor).IgnoreError();
+  const uint64_t descriptor = one->region.descriptor;
+  if (!worker_.DropDescriptor(descriptor).ok()) undropped_.push_back(descriptor);
   return absl::OkStatus();
 }
 

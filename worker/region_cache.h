@@ -21,6 +21,7 @@
 #include <list>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -141,6 +142,9 @@ class RegionCache {
   Worker& worker_;
   const Options options_;
   Entries entries_;  // the most recently leased first
+  // Descriptors of regions that are gone, for which the keeper has not answered. They are dropped
+  // before the next registration.
+  std::vector<uint64_t> undropped_;
   Statistics counts_;
 };
 

@@ -399,6 +399,21 @@ TEST_F(RegionCacheTest, shouldUnregisterWhatIsRegisteredAfterItHasGivenUp) {
   ExpectConsistent();
 }
 
+// The keeper hangs when it has unregistered the region.
+TEST_F(RegionCacheTest, shouldDropLaterADescriptorThatTheKeeperHasNotDropped) {
+  const FileDescriptor first = MakeMemfd(kRegionPage), second = MakeMemfd(kRegionPage);
+  Acquire(first);
+  worker_.drop_status = absl::DeadlineExceededError("the keeper does not answer");
+  EXPECT_EQ(cache_->InvalidateAll(), absl::OkStatus());
+  EXPECT_TRUE(worker_.regions.empty());
+  EXPECT_EQ(worker_.held.size(), 1u);
+  Acquire(second);  // its descriptor is not dropped yet
+  EXPECT_EQ(worker_.held.size(), 2u);
+  worker_.drop_status = absl::OkStatus();
+  Acquire(first);
+  ExpectConsistent();
+}
+
 // A successor's cache has unregistered it, and the id is one of the successor's by then. The shards
 // come back.
 TEST_F(RegionCacheTest, shouldForgetWhatOthersUnregistered) {
