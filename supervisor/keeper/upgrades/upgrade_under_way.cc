@@ -104,12 +104,20 @@ void UpgradeUnderWay::OnProcessEnded(const internal::StartedWorker& process) {
 }
 
 Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
-  if (!workers_.TakeNew(worker_id, pid, &record_.status())) return Standing::kFirst;
-  NoteChange();
-  return Standing::kLast;
+  if (workers_.TakeNew(worker_id, pid, &record_.status())) {
+    NoteChange();
+    return Standing::kLast;
+  }
+  const bool is_late = record_.phase() == v1::UPGRADE_PHASE_RETIRING &&
+                       workers_.HasOldVersion(worker_id, record_.status());
+  return is_late ? Standing::kLast : Standing::kFirst;
 }
 
-void UpgradeUnderWay::OnReady() {
+// Once the old workers retire, the upgrade takes no other for an old one. A unit that starts its
+// worker whenever that has ended would keep the upgrade from its end.
+void UpgradeUnderWay::OnReady(uint64_t worker_id) {
+  const bool retiring = record_.phase() == v1::UPGRADE_PHASE_RETIRING;
+  if (!retiring && workers_.TakeLateOld(worker_id, record_.status())) NoteChange();
   if (record_.begun() && record_.phase() == v1::UPGRADE_PHASE_STARTING) Advance();
 }
 
@@ -186,7 +194,7 @@ void UpgradeUnderWay::OnWindowOver() {
   if (record_.phase() == v1::UPGRADE_PHASE_WATCHING) {
     // Checks and promotes in one turn of the engine. If a new worker died in between, the old
     // workers, which have its shards then, would be ended.
-    if (context_.driver.Promote(PlacesOf(workers_.ListNew()), PlacesOf(workers_.ListOld()))) {
+    if (context_.driver.Promote(PlacesOf(workers_.ListNew()), PlacesOf(workers_.ListAllButNew()))) {
       Retire();
     }
     return;

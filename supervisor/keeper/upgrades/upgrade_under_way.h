@@ -82,9 +82,9 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   v1::Upgrade Describe() const;
 
   // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of
-  // the new ones.
+  // the new ones, except for one of the old version once the old workers retire.
   Standing OnAttached(uint64_t worker_id, pid_t pid);
-  void OnReady();
+  void OnReady(uint64_t worker_id);
   void OnGone(uint64_t worker_id, const std::string& kill_cause);
 
  private:

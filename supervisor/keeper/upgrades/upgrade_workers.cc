@@ -84,6 +84,19 @@ bool UpgradeWorkers::TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade
   return true;
 }
 
+bool UpgradeWorkers::HasOldVersion(uint64_t worker_id, const v1::Upgrade& upgrade) const {
+  const std::vector<WorkerInfo> others = ListAllButNew();
+  const WorkerInfo* const worker = FindWorker(others, worker_id);
+  return worker != nullptr && worker->version == upgrade.old_version() &&
+         worker->version != upgrade.new_version();
+}
+
+bool UpgradeWorkers::TakeLateOld(uint64_t worker_id, const v1::Upgrade& upgrade) {
+  if (!HasOldVersion(worker_id, upgrade)) return false;
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  return FindWorker(workers, worker_id)->ready && old_ids_.insert(worker_id).second;
+}
+
 std::string UpgradeWorkers::ForgetNew(uint64_t worker_id, const std::string& kill_cause) {
   if (new_ids_.erase(worker_id) == 0) return "";
   std::string how = "died or detached";  // only the parent of a process learns how it ended
@@ -99,6 +112,12 @@ std::vector<WorkerInfo> UpgradeWorkers::Attached(const std::set<uint64_t>& worke
   std::vector<WorkerInfo> attached = context_.workers.List();
   std::erase_if(attached, [&](const auto& worker) { return worker_ids.count(worker.id) == 0; });
   return attached;
+}
+
+std::vector<WorkerInfo> UpgradeWorkers::ListAllButNew() const {
+  std::vector<WorkerInfo> others = context_.workers.List();
+  std::erase_if(others, [&](const auto& worker) { return new_ids_.count(worker.id) != 0; });
+  return others;
 }
 
 std::string UpgradeWorkers::WhyNotReady() const {

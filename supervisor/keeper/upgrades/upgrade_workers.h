@@ -43,6 +43,12 @@ class UpgradeWorkers {
   // Takes an attached worker for a new one, and enters it in `upgrade`. Returns false, and does
   // nothing, if none of the processes is its, and no worker of its process took over.
   bool TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade);
+  // Returns whether the worker is none of the new ones and has the version of the old ones, and the
+  // new ones have another. A unit may have started it again during the upgrade.
+  bool HasOldVersion(uint64_t worker_id, const v1::Upgrade& upgrade) const;
+  // Takes a worker that has become ready for an old one. Returns false, and does nothing, unless
+  // HasOldVersion(), or if the worker was asked to end.
+  bool TakeLateOld(uint64_t worker_id, const v1::Upgrade& upgrade);
   // Returns false if the worker that is gone is none of the old ones.
   bool ForgetOld(uint64_t worker_id) { return old_ids_.erase(worker_id) != 0; }
   // Returns what became of the worker that is gone; empty: it is none of the new ones.
@@ -53,6 +59,8 @@ class UpgradeWorkers {
   const std::set<uint64_t>& new_ids() const { return new_ids_; }
   std::vector<WorkerInfo> ListOld() const { return Attached(old_ids_); }
   std::vector<WorkerInfo> ListNew() const { return Attached(new_ids_); }
+  // Also those that attached during the upgrade, and of which nobody knows what they run.
+  std::vector<WorkerInfo> ListAllButNew() const;
 
   // Both return a reason in words; empty: there is none.
   std::string WhyNotReady() const;

@@ -300,8 +300,8 @@ Standing Upgrades::OnAttached(uint64_t worker_id, pid_t pid) {
   return current_ ? current_->OnAttached(worker_id, pid) : Standing::kFirst;
 }
 
-void Upgrades::OnReady(uint64_t) {
-  if (const auto upgrade = current_) upgrade->OnReady();
+void Upgrades::OnReady(uint64_t worker_id) {
+  if (const auto upgrade = current_) upgrade->OnReady(worker_id);
 }
 
 void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {

@@ -29,6 +29,7 @@ namespace baton::keeper::testing {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -367,6 +368,57 @@ TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
   ASSERT_TRUE(Rollback().ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_FAILED).detail(), HasSubstr("the new ones stay"));
   EXPECT_EQ(OwnersVersion(), "2");
+}
+
+// Its unit does that.
+TEST_F(UpgradesTest, shouldReturnToAnOldWorkerThatIsStartedAgain) {
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
+  ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
+  AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
+  ASSERT_EQ(worker_->Kill(), absl::OkStatus());
+  ASSERT_EQ(harness::WaitUntil("its death", [&] { return AttachedWorkers() == 1; }),
+            absl::OkStatus());
+  StartWorker({"--program-version", "1"});
+  ASSERT_TRUE(Rollback().ok());
+  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_EQ(OwnersVersion(), "1");
+  EXPECT_EQ(AttachedWorkers(), 1);
+}
+
+TEST_F(UpgradesTest, shouldEndAnOldWorkerThatIsStartedMeanwhile) {
+  StartService();
+  const auto first = std::move(worker_);
+  ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
+  ASSERT_TRUE(Hold(true).ok());
+  ASSERT_EQ(harness::WaitUntil("the new worker", [&] { return ReadyWorkers() == 2; }),
+            absl::OkStatus());
+  StartWorker({"--program-version", "1"});
+  ASSERT_TRUE(Hold(false).ok());
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
+  EXPECT_EQ(AttachedWorkers(), 1);
+  EXPECT_EQ(worker_->WaitEnd(std::chrono::seconds(20)).value_or(-1), 0);
+}
+
+// Nobody knows what it runs.
+TEST_F(UpgradesTest, shouldPreferTheNewWorkersToOthersThatAttachedMeanwhile) {
+  StartService();
+  const auto first = std::move(worker_);
+  v1::UpgradePlan plan = Plan({"--program-version", "2"});
+  plan.set_workers(2);
+  ASSERT_TRUE(Upgrade(plan).ok());
+  ASSERT_TRUE(Hold(true).ok());
+  ASSERT_EQ(harness::WaitUntil("the new workers", [&] { return ReadyWorkers() == 3; }),
+            absl::OkStatus());
+  StartWorker({"--program-version", "3"});
+  ASSERT_TRUE(Hold(false).ok());
+  const v1::Upgrade upgrade = AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
+  EXPECT_EQ(AttachedWorkers(), 3);
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
+    EXPECT_THAT(upgrade.new_worker_ids(), Contains(shard.heir_worker_id())) << shard.index();
+  }
 }
 
 // The next keeper looks whether the shards that are on their way have arrived.
