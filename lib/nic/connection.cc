@@ -68,6 +68,16 @@ ConnectionCore::ConnectionCore(const SoftDeviceOptions* device_options, EventLoo
 
 ConnectionCore::~ConnectionCore() = default;
 
+std::unique_ptr<SoftConnection> ConnectionCore::TakeHalfOpen(const SoftConnection* connection) {
+  const auto found =
+      std::find_if(half_open.begin(), half_open.end(),
+                   [connection](const auto& entry) { return entry.get() == connection; });
+  if (found == half_open.end()) return nullptr;
+  std::unique_ptr<SoftConnection> taken = std::move(*found);
+  half_open.erase(found);
+  return taken;
+}
+
 SoftConnection::SoftConnection(ConnectionCore* core) : core_(core), stream_(this) {
   timer_.context = stall_timer_.context = this;
   timer_.fire = [](void* self) { static_cast<SoftConnection*>(self)->OnTimer(); };
@@ -173,6 +183,7 @@ void SoftConnection::SendRequest() {
 absl::Status SoftConnection::TakeSocket(FileDescriptor socket, SoftListener* listener) {
   SetNoDelay(socket.get());
   listener_ = listener;
+  accepted_ns_ = core_->loop->now();
   stream_.Open(std::move(socket));
   local_ = BoundAddressOf(stream_.fd());
   peer_ = PeerAddressOf(stream_.fd());
@@ -181,6 +192,10 @@ absl::Status SoftConnection::TakeSocket(FileDescriptor socket, SoftListener* lis
   BATON_RETURN_IF_ERROR(core_->loop->Watch(stream_.fd(), interest_, this));
   core_->loop->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   return absl::OkStatus();
+}
+
+void SoftConnection::MakeRoom() {
+  Lose(absl::ResourceExhaustedError("its peer was silent, and another one came"));
 }
 
 absl::Status SoftConnection::CheckRequested(absl::string_view call) const {
@@ -598,11 +613,9 @@ bool SoftConnection::OnRequest(const FrameHeader& header, const uint8_t* body) {
   }
   core_->loop->Cancel(&timer_);
   phase_ = Phase::kRequested;
-  const auto owned = core_->half_open.find(this);
   event.type = CmEventType::kConnectRequest;
   event.listener = listener_;
-  event.new_id = std::move(owned->second);
-  core_->half_open.erase(owned);
+  event.new_id = core_->TakeHalfOpen(this);
   listener_->RequestQueued();
   core_->PushEvent(std::move(event));
   return true;
@@ -686,10 +699,8 @@ void SoftConnection::Lose(absl::Status why) {
   }
   Close();
   if (before == Phase::kAwaitRequest) {
-    const auto owned = core_->half_open.find(this);
-    if (owned == core_->half_open.end()) return;
-    core_->loop->Bury(std::move(owned->second));
-    core_->half_open.erase(owned);
+    std::unique_ptr<SoftConnection> self = core_->TakeHalfOpen(this);
+    if (self != nullptr) core_->loop->Bury(std::move(self));
   } else if (unconnected || before == Phase::kAwaitReady) {
     Report(CmEventType::kUnreachable, std::move(why), "");
   } else if (before == Phase::kEstablished || before == Phase::kDisconnecting) {

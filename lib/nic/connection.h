@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "lib/nic/event_loop.h"
 #include "lib/nic/frame_stream.h"
@@ -50,8 +50,11 @@ class ConnectionCore {
   uint64_t connections = 0;                     // ordinal of the next one, for the fault plan
   uint32_t memory_wires = 0;                    // connections that have memory, or are about to
   std::unique_ptr<nic::Rendezvous> rendezvous;  // made for the first offer
-  // Owns the connections of peers that have connected and not sent their request yet.
-  absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
+  // Takes a connection out of half_open. Returns null if it is not there.
+  std::unique_ptr<SoftConnection> TakeHalfOpen(const SoftConnection* connection);
+  // Owns the connections of peers that have connected and not sent their request yet. The oldest
+  // is the first.
+  std::vector<std::unique_ptr<SoftConnection>> half_open;
 };
 
 class SoftConnection final : public Pollable,
@@ -74,6 +77,9 @@ class SoftConnection final : public Pollable,
   // The accepting side: `socket` is connected, the request is still to come.
   absl::Status TakeSocket(FileDescriptor socket, SoftListener* listener);
   SoftListener* listener() const { return listener_; }
+  uint64_t accepted_ns() const { return accepted_ns_; }  // EventLoop::now() of TakeSocket
+  // Closes the connection, whose request has not come, for the sake of other peers.
+  void MakeRoom();
 
   const Address& local_address() const { return local_; }
   const Address& peer_address() const { return peer_; }
@@ -173,6 +179,7 @@ class SoftConnection final : public Pollable,
   ConnectionCore* const core_;
   FrameStream stream_;
   SoftListener* listener_ = nullptr;
+  uint64_t accepted_ns_ = 0;
   WireQueuePair* queue_pair_ = nullptr;
   Phase phase_ = Phase::kNew;
   Address local_;

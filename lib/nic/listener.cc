@@ -19,6 +19,9 @@ constexpr int kDefaultBacklog = 1024;
 constexpr int kMaxBacklog = 4096;
 constexpr int kAcceptsPerTurn = 64;
 constexpr uint64_t kPauseNs = 5'000'000;
+// A peer has at least this long for its request, which it sends as soon as it has connected. A peer
+// that is busy with thousands of connections takes a while for it.
+constexpr uint64_t kLeastPatienceNs = 100'000'000;
 
 }  // namespace
 
@@ -53,12 +56,15 @@ SoftListener::~SoftListener() {
   core_->loop->Cancel(&pause_timer_);
   core_->loop->Unwatch(socket_.get());
   core_->loop->Forget(this);
-  absl::erase_if(core_->half_open,
-                 [this](const auto& entry) { return entry.first->listener() == this; });
+  std::erase_if(core_->half_open, [this](const auto& entry) { return entry->listener() == this; });
 }
 
+// Returns true if no peer may be accepted now. If all places for half-open peers are taken, the
+// oldest peer makes room once it has had its time.
 bool SoftListener::Crowded() const {
-  return core_->half_open.size() >= core_->options.max_half_open || unreported_ >= backlog_;
+  if (unreported_ >= backlog_) return true;
+  return core_->half_open.size() >= core_->options.max_half_open &&
+         core_->loop->now() - core_->half_open.front()->accepted_ns() < kLeastPatienceNs;
 }
 
 void SoftListener::OnReady(uint32_t) {
@@ -76,10 +82,9 @@ bool SoftListener::AcceptOne() {
     return false;
   }
   auto connection = std::make_unique<SoftConnection>(core_);
-  SoftConnection* const key = connection.get();
-  if (connection->TakeSocket(std::move(socket), this).ok()) {
-    core_->half_open.emplace(key, std::move(connection));
-  }
+  if (!connection->TakeSocket(std::move(socket), this).ok()) return true;
+  core_->half_open.push_back(std::move(connection));
+  if (core_->half_open.size() > core_->options.max_half_open) core_->half_open.front()->MakeRoom();
   return true;
 }
 

@@ -11,8 +11,9 @@
 
 namespace baton::verbs::soft {
 
-// Accepts the TCP connections of peers at one address. It pauses while too many of them are half
-// open, or too many requests are unreported.
+// Accepts the TCP connections of peers at one address. When too many of them are half open, the one
+// that has been silent longest is closed for the next. The listener pauses while none has been
+// silent long enough, or while too many requests are unreported.
 class SoftListener final : public Pollable {
  public:
   static absl::StatusOr<std::unique_ptr<SoftListener>> Create(ConnectionCore* core,

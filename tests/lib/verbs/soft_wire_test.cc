@@ -46,6 +46,9 @@ std::string ReadyToUse() { return Bytes(Header(FrameType::kReadyToUse, 0, 0)); }
 
 class SoftWire : public ::testing::Test {
  protected:
+  explicit SoftWire(const SoftDeviceOptions& options = Options())
+      : server(CreateSoftDevice(options).value()) {}
+
   FileDescriptor Dial() {
     FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};
@@ -61,16 +64,17 @@ class SoftWire : public ::testing::Test {
               static_cast<ssize_t>(bytes.size()));
   }
 
+  static bool IsClosed(int fd) {
+    char sink[4096];
+    ssize_t count;
+    do {
+      count = recv(fd, sink, sizeof(sink), MSG_DONTWAIT);
+    } while (count > 0);
+    return count == 0 || (errno != EAGAIN && errno != EINTR);
+  }
   // Turns the server until it closes `fd`.
   bool AwaitClose(int fd) {
-    return Turn([fd] {
-      char sink[4096];
-      ssize_t count;
-      do {
-        count = recv(fd, sink, sizeof(sink), MSG_DONTWAIT);
-      } while (count > 0);
-      return count == 0 || (errno != EAGAIN && errno != EINTR);
-    });
+    return Turn([fd] { return IsClosed(fd); });
   }
 
   template <typename Done>
@@ -138,7 +142,7 @@ class SoftWire : public ::testing::Test {
     return options;
   }
 
-  Side server{CreateSoftDevice(Options()).value()};
+  Side server;
   Buffer memory{server.device.get(), 1 << 20, kAllAccess};
   std::unique_ptr<Listener> listener = server.device->Listen({"127.0.0.1", 0}, 64).value();
 };
@@ -227,6 +231,26 @@ TEST_F(SoftWire, shouldServeBehindMoreSilentPeersThanItHolds) {
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 12; ++i) silent.push_back(Dial());
   ExpectService();
+}
+
+// Its peers have a minute for their request.
+class PatientSoftWire : public SoftWire {
+ protected:
+  PatientSoftWire() : SoftWire(PatientOptions()) {}
+
+  static SoftDeviceOptions PatientOptions() {
+    SoftDeviceOptions options = Options();
+    options.handshake_timeout_ms = 60'000;
+    return options;
+  }
+};
+
+TEST_F(PatientSoftWire, shouldCloseTheOldestSilentPeerForAnotherOne) {
+  std::vector<FileDescriptor> silent;
+  for (uint32_t i = 0; i < Options().max_half_open; ++i) silent.push_back(Dial());
+  ExpectService();
+  EXPECT_TRUE(AwaitClose(silent[0].get()));
+  for (size_t i = 1; i < silent.size(); ++i) EXPECT_FALSE(IsClosed(silent[i].get())) << i;
 }
 
 TEST_F(SoftWire, shouldRefuseDataBeforeTheConnection) {
