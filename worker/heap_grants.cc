@@ -66,17 +66,16 @@ absl::Status HeapGrants::Revoke(Shard& shard, const Buffer& memory, uint32_t gra
 absl::Status HeapGrants::RevokeLost(Shard& shard) {
   if (shard.worker().capacity().shard_heap_bytes == 0) return absl::OkStatus();
   const arena::Arena& arena = shard.shards_->arena();
-  std::vector<Buffer> kept;  // in the order of addresses
-  BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
-    if (is_kept) kept.push_back(buffer);
-  }));
+  std::vector<Buffer> allocated;  // in the order of addresses
+  BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated(
+      [&](const Buffer& buffer, bool /*kept*/) { allocated.push_back(buffer); }));
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     const arena::GrantRecord grant = arena::CopyOnce(arena.grant(i));
     if (grant.length == 0 || !IsInHeap(shard, {grant.offset, 1})) continue;
     const auto behind = std::upper_bound(
-        kept.begin(), kept.end(), grant.offset,
+        allocated.begin(), allocated.end(), grant.offset,
         [](uint64_t offset, const Buffer& buffer) { return offset < buffer.offset; });
-    const bool known = behind != kept.begin() && IsIn(grant, behind[-1]);
+    const bool known = behind != allocated.begin() && IsIn(grant, behind[-1]);
     if (!known) BATON_RETURN_IF_ERROR(RevokeOnce(shard.worker(), i));
   }
   return absl::OkStatus();

@@ -42,7 +42,8 @@ class HeapGrants {
   static absl::Status Revoke(Shard& shard, const Buffer& memory, uint32_t grant);
   // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
   // transaction: their owners died, or forgot their transaction, between the grant and its commit.
-  // For services whose grants in the heap are of memory that it keeps.
+  // Scratch memory is allocated until this owner frees it. CoroutineService calls this after a
+  // coroutine that failed.
   static absl::Status RevokeLost(Shard& shard);
   // Frees all allocated memory of which `is_known` returns false, and then calls RevokeLost. For
   // OnAdopt: no state knows the memory of a connection that poison has ended. Buffer::length is

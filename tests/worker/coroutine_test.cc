@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/coroutine.h"
+#include "worker/heap.h"
 #include "worker/heap_grants.h"
 
 namespace baton {
@@ -300,6 +301,35 @@ TEST_F(CoroutineTest, shouldGiveItsPeerNothingThatItHasUndone) {
   ExpectDisconnected(peer);
   ASSERT_EQ(first.errors.size(), 1u);
   EXPECT_EQ(keeper.engine().arena().grant(grant).length, 0u);
+}
+
+// The service may have granted scratch memory, of which the failed coroutine knows nothing.
+TEST_F(CoroutineTest, shouldLeaveToPeersTheScratchMemoryThatIsStillAllocated) {
+  Start([](v1::ServiceConfig* config) { config->set_shard_heap_bytes(testing::kHeapBytes); });
+  one = Attach(&first);
+  Buffer scratch;
+  uint32_t grant = 0;
+  first.after = [&](CoConnection& connection, const std::string& text) {
+    Heap& heap = connection.shard().heap();
+    if (text == "error") {
+      EXPECT_EQ(heap.Allocate(64).status(), absl::OkStatus());
+      return;
+    }
+    const auto allocated = heap.AllocateScratch(4096);
+    ASSERT_TRUE(allocated.ok()) << allocated.status();
+    scratch = *allocated;
+    const auto granted = one->GrantRemoteAccess(scratch.offset, 4096, verbs::kRemoteRead);
+    ASSERT_TRUE(granted.ok()) << granted.status();
+    grant = granted->id;
+  };
+  ASSERT_NO_FATAL_FAILURE(Join(peer));
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswer(peer, "1", "1"));
+  peer.Send("error");
+  ExpectDisconnected(peer);
+  ASSERT_EQ(first.errors.size(), 1u);
+  const arena::GrantRecord& record = keeper.engine().arena().grant(grant);
+  EXPECT_EQ(record.offset, scratch.offset);
+  EXPECT_EQ(record.length, 4096u);
 }
 
 // One that stages so much that a transaction has no room for more.
