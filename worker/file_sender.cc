@@ -38,6 +38,9 @@ bool IsSealed(int fd) {
   return seals >= 0 && (seals & kNeeded) == kNeeded;
 }
 
+// The time of the last status change (st_ctim) is not compared: renaming or deleting a file changes
+// it, and a transfer goes on after both.
+//
 // A device's driver that registers a memfd makes its pages writable in another mapping, and the
 // kernel takes that for a change (fault_dirty_shared_page): so its time says nothing.
 bool IsSameFile(int fd, const FileTransfer& one, const FileTransfer& other) {

@@ -18,6 +18,12 @@
 // it and those before it are read, and its memory is freed in the same transaction. No read begins
 // that the peer has no room for, so a peer that gives no credit holds no memory.
 //
+// A change of the file ends the transfer. It shows in the file's size or its modification time. A
+// change that keeps the size goes unnoticed if its writer sets that time back. It also does if the
+// kernel stamps files by the tick of its clock (up to 10 ms), and the file had been changed in the
+// same tick before the transfer began. The peer then gets a mixture. To replace a file, rename
+// another one over it: that one has another inode.
+//
 // A memfd can be sent without a copy. If Options has a cache of regions, the memfd is registered,
 // and pieces are sent from it. The checksum is of the bytes that this process sees before it stages
 // a piece, so they must not change until the peer has them. Nobody notices a change of a memfd
