@@ -144,6 +144,8 @@ absl::Status ValidateShape(const Shape& shape) {
   BATON_RETURN_IF_ERROR(CheckRange("max_inline_bytes", shape.max_inline_bytes, 0, kMaxInlineBytes));
   BATON_RETURN_IF_ERROR(
       CheckRange("pooled_queue_pairs", shape.pooled_queue_pairs, 0, kMaxConnections));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("brokered_queue_pairs", shape.brokered_queue_pairs, 0, kMaxConnections));
   const uint64_t required = RequiredCompletionEntries(shape);
   if (required > uint64_t{1} << 30) {
     return absl::InvalidArgumentError(
@@ -216,7 +218,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   if (service.size() >= kServiceNameBytes) {
     return absl::InvalidArgumentError("service name: longer than 63 bytes");
   }
-  Arena arena(shape);
+  Arena arena(WithPools(shape));
   const uint64_t start = MonotonicNanoseconds();
   const auto name_of = [&](size_t i) {
     return absl::StrCat(kMemoryNames[i], std::string(service), ".", start);
@@ -248,7 +250,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   *arena.At<WorkerMemoryHeader>(kWorkerLogMemory, 0) = {kMagic, oldest_reader, 0};
   DriverMemoryHeader& header = arena.header();
   header.magic = kMagic;
-  header.shape = shape;
+  header.shape = arena.shape();
   std::copy(service.begin(), service.end(), header.service);
   header.created_ns = start;
   header.regions = kRegions;

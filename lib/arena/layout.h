@@ -73,10 +73,13 @@ struct Shape {
   uint32_t pooled_queue_pairs;
   uint32_t dump_buffers;  // 1: core dumps of processes that map the buffers include them; since 2
   uint32_t heap_pages;    // per shard, of the buffers; 0: no shard has a heap. Since version 2.
-  uint32_t reserved1;
+  // Per shard, made on demand by the engine of a brokered service; 0: the service is native, or its
+  // driver is of a former release. Arena::Create() sets it. Since version 2.
+  uint32_t brokered_queue_pairs;
 };
 static_assert(offsetof(Shape, pooled_queue_pairs) == 48);
 static_assert(offsetof(Shape, heap_pages) == 56);
+static_assert(offsetof(Shape, brokered_queue_pairs) == 60);
 static_assert(offsetof(Shape, shared_receive_queue_depth) == 40);
 static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
@@ -118,6 +121,17 @@ constexpr UsableBuffers UsableBuffersOf(const Shape& shape, uint32_t shard) {
 }
 // Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
+// Returns the shape with room for all queue pairs of its engine: each connection may be accepted
+// into any shard.
+constexpr Shape WithPools(Shape shape) {
+  shape.brokered_queue_pairs = IsNative(shape) ? 0 : shape.connections;
+  return shape;
+}
+// Returns the places for queue pairs of each shard; 0: the service has no connection manager of its
+// own (layout.md, "Native owners").
+constexpr uint32_t PooledQueuePairs(const Shape& shape) {
+  return shape.pooled_queue_pairs + shape.brokered_queue_pairs;
+}
 constexpr uint32_t OldestReader(const Shape& shape) {
   // An older worker would have its application divide up the heaps, too.
   if (shape.heap_pages != 0) return kHeapsLayoutVersion;
@@ -673,12 +687,13 @@ inline constexpr uint32_t kShardMarkers = 64;
 enum class NoticeKind : uint8_t {  // from `baton-driver`
   kRequested = 1,                  // the record has the connection, with a new generation
   kEstablished = 2,
-  kEnded = 3,           // `status`, NativeConnection::end_reason
-  kHoldsNoReceive = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
-  kConnecting = 5,      // like kRequested, for a connection that `baton-driver` starts
-  kRejected = 6,        // the peer rejected it; NativeConnection::end_reason
+  kEnded = 3,            // `status`, NativeConnection::end_reason
+  kHoldsNoReceive = 4,   // verbs::DeviceEventType::kLastWorkRequestReached
+  kConnecting = 5,       // like kRequested, for a connection that `baton-driver` starts
+  kRejected = 6,         // the peer rejected it; NativeConnection::end_reason
+  kQueuePairFailed = 7,  // verbs::DeviceEventType::kQueuePairFailed; NativeConnection::end_reason
 };
-inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
+inline constexpr auto kLastNoticeKind = NoticeKind::kQueuePairFailed;
 enum class OrderKind : uint8_t {  // from the shard's driver
   kAccept = 1,                    // with the queue pair `qp_number`, Arena::private_data
   kReject = 2,
@@ -1009,16 +1024,17 @@ struct RecoveryMemoryMap {
         notice_bytes(sizeof(MailCursors) + kNotices * sizeof(MailEntry)),
         order_bytes(sizeof(MailCursors) + OrdersOf(shape) * sizeof(MailEntry)),
         pool_bytes(
-            AlignUp(uint64_t{shape.pooled_queue_pairs} * sizeof(PooledQueuePair), kLineBytes)),
+            AlignUp(uint64_t{PooledQueuePairs(shape)} * sizeof(PooledQueuePair), kLineBytes)),
         native_shard_bytes(sizeof(NativeShard) + kNativeDeathsCopies * sizeof(NativeDeaths) +
                            kNativeReports * sizeof(NativeReport) + notice_bytes + order_bytes +
                            pool_bytes),
         native(spare_buffers + spare_buffers_bytes),
         native_connections(AlignUp(native + shape.shards * native_shard_bytes, kPageBytes)),
-        total(IsNative(shape) ? AlignUp(native_connections +
-                                            uint64_t{shape.connections} * sizeof(NativeConnection),
-                                        kPageBytes)
-                              : native) {}
+        total(PooledQueuePairs(shape) != 0
+                  ? AlignUp(
+                        native_connections + uint64_t{shape.connections} * sizeof(NativeConnection),
+                        kPageBytes)
+                  : native) {}
 
   constexpr uint64_t PollSlots(uint32_t shard) const {
     return poll_slots + uint64_t{shard} * kPollSlots * sizeof(PollSlot);

@@ -347,8 +347,6 @@ void CommitApplier::AcknowledgeOther(uint32_t shard, const CompletionEntry& comp
     return;
   }
   switch (CompletionKind(completion.kind)) {
-    case CompletionKind::kConnectRequest:
-      return teardown_.AcknowledgeRequest(index);
     case CompletionKind::kDisconnected:
     case CompletionKind::kConnectFailed:
       return teardown_.AcknowledgeEnd(index);

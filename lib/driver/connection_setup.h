@@ -26,9 +26,6 @@ class ConnectionSetup {
 
   // See QueueDriver.
   bool HandleEvent(uint32_t* shard);
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
-  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag);
 
   // An owner accepts a request in two steps. Receives are posted in between. The request may have
   // gone in the meantime (the peer gave up): then an accept has no effect.
@@ -38,13 +35,11 @@ class ConnectionSetup {
 
  private:
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
-  void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
+  void OnEnded(uint32_t connection, const verbs::CmEvent& event);
   void OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnAssignedConnect(uint32_t connection, verbs::CmEvent& event);
-  void OnEstablished(uint32_t connection, const std::string& private_data);
+  void OnEstablished(uint32_t connection);
   absl::Status CheckDeviceKept() const;
-  absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
-  uint32_t LeastUsedShard() const;
   absl::Status CreateQueuePair(uint32_t connection);
   bool MayMove(uint32_t from, uint32_t to) const;
   void AnswerAccept(const arena::CommitEntry& entry);

@@ -56,8 +56,7 @@ inline void SetState(arena::ConnectionRecord& record, arena::ConnectionState sta
 }
 
 // FillAddresses and FillPrivateData fill the fields of a connection's record that come from the
-// connection manager. The holder of the id calls them: a driver, or `baton-driver` for the drivers
-// of a native service.
+// connection manager. The holder of the id calls them: `baton-driver`, for the drivers.
 void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* record);
 
 // Stores the peer's private data, cut to the record's size.

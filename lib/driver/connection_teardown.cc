@@ -184,8 +184,8 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
   for (const uint32_t index : all) {
     const ConnectionRecord& connection = state_.record(index);
     if (StateOf(connection) != ConnectionState::kDraining || connection.abandoned == 0) continue;
-    const bool quiet =
-        state_.sole || MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
+    const bool quiet = !state_.device_lost.empty() ||
+                       MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);
       continue;
@@ -195,24 +195,16 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
   }
 }
 
-uint32_t ConnectionTeardown::DrainAll(CompletionStatus status, std::string_view why) {
-  uint32_t count = 0;
+void ConnectionTeardown::EndAll(std::string_view why) {
+  state_.device_lost = std::string(why);
   for (uint32_t index = 0; index < state_.slots.size(); ++index) {
     const ConnectionRecord& connection = state_.record(index);
     if (!IsLive(connection) || !state_.Operates(state_.ShardOf(connection))) continue;
-    StartDraining(index, status, why);
-    ++count;
+    StartDraining(index, CompletionStatus::kFatalError, why);
   }
   for (ShardQueue& shard : state_.shards) {
     if (shard.operated) shard.log.Publish();
   }
-  return count;
-}
-
-void ConnectionTeardown::EndAll(std::string_view why) {
-  state_.device_lost = std::string(why);
-  state_.objects->listeners.clear();
-  DrainAll(CompletionStatus::kFatalError, why);
 }
 
 bool ConnectionTeardown::AllEnded() const {
@@ -258,44 +250,20 @@ void ConnectionTeardown::FreeSlot(uint32_t index) {
   ConnectionRecord& connection = state_.record(index);
   DropObjects(index);
   ForgetQueuePair(index);
-  const bool request_in_log = state_.slots[index].request_in_log;
   state_.slots[index] = ConnectionSlot{};
-  state_.slots[index].request_in_log = request_in_log;
   SetState(connection, ConnectionState::kFree);
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(state_.ShardOf(connection)).connections;
   --state_.connection_count;
-  // With several drivers, another one may operate the shard whose log has the request.
-  // `baton-driver` checks both shards.
-  if (!request_in_log || !state_.sole) GiveSlot(index);
-}
-
-void ConnectionTeardown::GiveSlot(uint32_t index) {
-  if (state_.sole) {
-    state_.free_slots.push_back(index);
-  } else {
-    state_.observer->OnSlotFree(index);
-  }
+  state_.observer->OnSlotFree(index);
 }
 
 void ConnectionTeardown::DropObjects(uint32_t index) {
   DeviceObjects::Connection& device = state_.device_of(index);
-  // An event that a dead driver received and did not handle is obsolete.
-  if (state_.objects->has_event && device.id && state_.objects->event.id == device.id.get()) {
-    state_.objects->has_event = false;
-  }
   device.id.reset();
   BATON_CRASH_POINT("driver-id-freed");
   device.queue_pair.reset();
   BATON_CRASH_POINT("driver-queue-pair-freed");
-}
-
-// A connection that was accepted into another shard can have ended there while its request still
-// takes room in the log of the first. Its slot is used again only now, because that log could
-// overflow otherwise.
-void ConnectionTeardown::AcknowledgeRequest(uint32_t index) {
-  if (!std::exchange(state_.slots[index].request_in_log, false)) return;
-  if (state_.sole && StateOf(state_.record(index)) == ConnectionState::kFree) GiveSlot(index);
 }
 
 void ConnectionTeardown::ForgetSlot(uint32_t index) {

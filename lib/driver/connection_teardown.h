@@ -47,16 +47,13 @@ class ConnectionTeardown {
   // known which of them were posted.
   void ResolveRequests(uint32_t connection, bool receive);
   void FailUnknown(uint32_t connection, std::string_view why);
-  // Destroys a queue pair that does not complete even in the error state.
+  // Ends a connection whose queue pair does not complete even in the error state.
   void Abandon(uint32_t connection, std::string_view why);
   // Ends the shard's abandoned connections, once the device has had its time. Called when the
   // completion queue gives nothing more.
   void FinishAbandoned(uint32_t shard);
 
   // See QueueDriver.
-  uint32_t DisconnectAll(std::string_view why) {
-    return DrainAll(verbs::CompletionStatus::kSuccess, why);
-  }
   void EndAll(std::string_view why);
   bool AllEnded() const;
   // Stops operating the shard, and forgets its connections.
@@ -64,16 +61,13 @@ class ConnectionTeardown {
   // Abandons the shard's connections that the device does not flush any more.
   void AbandonAll(uint32_t shard, std::string_view why);
 
-  // Called when the owner has acknowledged the connection's end, or its request.
+  // Called when the owner has acknowledged the connection's end.
   void AcknowledgeEnd(uint32_t connection);
-  void AcknowledgeRequest(uint32_t connection);
   void FreeSlot(uint32_t connection);
 
  private:
   bool AwaitsNotice(uint32_t connection) const;
-  uint32_t DrainAll(verbs::CompletionStatus status, std::string_view why);
   bool Drained(uint32_t connection) const;
-  void GiveSlot(uint32_t connection);
   void ForgetSlot(uint32_t connection);
   void DropObjects(uint32_t connection);
   void ForgetQueuePair(uint32_t connection);

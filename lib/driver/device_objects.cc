@@ -68,12 +68,6 @@ void DeviceObjects::StopListening(const verbs::Address& address) {
     return one.listener.get() == listener;
   });
   if (found == listeners.end()) return;
-  if (has_event && event.listener == listener) {
-    if (event.new_id)
-      (void)event.new_id->Reject("baton: the service does not listen here any more");
-    event.new_id.reset();
-    has_event = false;
-  }
   listeners.erase(found);
 }
 

@@ -83,12 +83,6 @@ struct DeviceObjects {
   std::vector<Grant> grants;  // regions lie behind the grants, at arena::GrantOfRegion()
   uint32_t next_grant = 0;    // where Reserve begins to look
   uint32_t next_region = 0;   // likewise; counted from 0
-  // The connection manager returns an event once, so it stays here until it was handled.
-  bool has_event = false;
-  verbs::CmEvent event;
-  // The same for the device's events.
-  bool has_device_event = false;
-  verbs::DeviceEvent device_event;
 };
 
 // Registers the buffers and creates each shard's completion queue and shared receives. Stores the

@@ -44,9 +44,7 @@ uint32_t DriverState::FindQueuePair(uint32_t number) const {
   return its ? found->second : DriverObserver::kNoConnection;
 }
 
-// Only services with several drivers have such notices.
 uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
-  if (sole) return DriverObserver::kNoConnection;
   for (uint32_t i = 0; i < connection_slots; ++i) {
     const ConnectionRecord& connection = record(i);
     // `baton-driver` stores the shard last.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,14 +48,12 @@ struct RecoveryCounters {
 // Receives events for operators, on the driver's thread.
 class DriverObserver {
  public:
+  static constexpr uint32_t kNoConnection = ~0u;
+
   virtual ~DriverObserver() = default;
   virtual void OnConnectionState(uint32_t connection, std::string_view what) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
-  // `connection`: the one that the event is about, or kNoConnection.
-  static constexpr uint32_t kNoConnection = ~0u;
-  virtual void OnDeviceEvent(const verbs::DeviceEvent& /*event*/, uint32_t /*connection*/) {}
-  // Only one of several drivers calls this: the connection has ended, and its slot may be reused. A
-  // successor may report it again.
+  // The connection has ended, and its slot may be reused. A successor may report it again.
   virtual void OnSlotFree(uint32_t /*connection*/) {}
   // Resolves the ambiguity about a dead driver's posts: requests before `end` were submitted.
   virtual void OnSettled(uint32_t /*connection*/, bool /*receive*/, uint64_t /*end*/) {}
@@ -78,7 +75,6 @@ struct ShardQueue {
 
 // Process-private part of a connection slot. All but the text can be derived from the arena.
 struct ConnectionSlot {
-  bool request_in_log = false;  // its kConnectRequest is not acknowledged yet
   bool sends_held = false;      // until a marker resolves the ambiguous sends
   bool receives_held = false;   // until the spares have completed
   bool ending = false;          // in DriverState::ending
@@ -133,15 +129,12 @@ struct DriverState {
   arena::Arena* const arena;
   verbs::Device* const device;
   DriverObserver* const observer;
-  ConnectionGate* gate = nullptr;
   const std::shared_ptr<DeviceObjects> objects;
   std::vector<ShardQueue> shards;
   const uint32_t last_shard;
   std::vector<ConnectionSlot> slots;  // by connection
   const uint32_t connection_slots;
   arena::ConnectionRecord* const records;  // in the arena
-  bool sole = true;  // the service's only driver: it also has slots, grants and events
-  std::deque<uint32_t> free_slots;
   std::vector<uint32_t> abandoned;
   // Connections that end as soon as a poll finds their completion queue empty.
   std::vector<uint32_t> ending;
@@ -153,6 +146,7 @@ struct DriverState {
   // free sends whose receives wait for a spare.
   bool posts_held = false;
   std::string device_lost;  // the reason; empty: not lost
+  verbs::CmEvent event;     // the one that is being handled
   RecoveryCounters recovery;
 };
 

@@ -17,33 +17,10 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
 
 QueueDriver::~QueueDriver() = default;
 
-absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* arena,
-                                                                 verbs::Device* device,
-                                                                 DriverObserver* observer) {
-  BATON_ASSIGN_OR_RETURN(auto objects, CreateDeviceObjects(arena, device));
-  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
-  DriverState& state = driver->parts_->state;
-  for (uint32_t i = 0; i < state.connection_slots; ++i) state.free_slots.push_back(i);
-  for (ShardQueue& shard : state.shards) shard.operated = true;
-  return driver;
-}
-
-absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
-    arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
-    std::shared_ptr<DeviceObjects> objects) {
-  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
-  std::vector<uint32_t> all(arena->shape().shards);
-  std::iota(all.begin(), all.end(), 0);
-  BATON_RETURN_IF_ERROR(driver->Adopt(all));
-  return driver;
-}
-
-std::unique_ptr<QueueDriver> QueueDriver::CreateBeside(arena::Arena* arena, verbs::Device* device,
-                                                       DriverObserver* observer,
-                                                       std::shared_ptr<DeviceObjects> objects) {
-  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
-  driver->parts_->state.sole = false;
-  return driver;
+std::unique_ptr<QueueDriver> QueueDriver::Create(arena::Arena* arena, verbs::Device* device,
+                                                 DriverObserver* observer,
+                                                 std::shared_ptr<DeviceObjects> objects) {
+  return std::unique_ptr<QueueDriver>(new QueueDriver(arena, device, observer, std::move(objects)));
 }
 
 absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
@@ -57,47 +34,25 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
   return Recovery(*parts_).Adopt(shards, connections);
 }
 
+// Idempotent: the successor of a driver that died here is given the event again.
 bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
   *shard = kNoShard;
-  DeviceObjects& objects = *parts_->state.objects;
-  bool& has_event = objects.has_device_event;
-  if (!has_event) has_event = parts_->state.device->NextDeviceEvent(&objects.device_event);
-  if (!has_event) return false;
-  BATON_CRASH_POINT("driver-device-event-taken");
-  ApplyDeviceEvent(objects.device_event, shard);
-  has_event = false;
-  return true;
-}
-
-// Idempotent: the successor of a driver that died here calls it again.
-void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   DriverState& state = parts_->state;
-  uint32_t connection = DriverObserver::kNoConnection;
-  if (event.qp_number != 0) connection = state.FindQueuePair(event.qp_number);
+  verbs::DeviceEvent event;
+  if (!state.device->NextDeviceEvent(&event)) return false;
+  BATON_CRASH_POINT("driver-device-event-taken");
+  const uint32_t connection = state.FindQueuePair(event.qp_number);
+  if (connection == DriverObserver::kNoConnection) return true;
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
-    // Part of every end, so it is not reported.
-    if (connection != DriverObserver::kNoConnection) parts_->teardown.FinishDraining(connection);
-    return;
+    parts_->teardown.FinishDraining(connection);
   }
-  const uint32_t sharing = state.objects->ShardOf(event.shared_receive_queue);
-  if (sharing != kNoShard) event.text = absl::StrCat("of shard ", sharing, ": ", event.text);
-  state.observer->OnDeviceEvent(event, connection);
-  if (sharing != kNoShard && event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
-    state.shards[sharing].limit_armed = false;
-    state.shards[sharing].low_ns = MonotonicNanoseconds();
-  }
-  if (sharing != kNoShard && event.type == verbs::DeviceEventType::kSharedReceiveQueueFailed) {
-    parts_->shared.Refuse(sharing, event.text);
-    state.shards[sharing].log.Publish();
-    *shard = sharing;
-  }
-  if (event.type == verbs::DeviceEventType::kQueuePairFailed &&
-      connection != DriverObserver::kNoConnection) {
+  if (event.type == verbs::DeviceEventType::kQueuePairFailed) {
     // Perhaps no request is outstanding that would complete with an error.
     parts_->teardown.StartDraining(connection, verbs::CompletionStatus::kGeneralError, event.text);
     *shard = state.ShardOf(state.record(connection));
     state.shards[*shard].log.Publish();
   }
+  return true;
 }
 
 void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {

@@ -42,30 +42,18 @@ namespace baton::driver {
 
 class QueueDriver {
  public:
-  // Registers the buffers and creates a completion queue per shard. The caller keeps `arena` and
-  // `device` alive longer than the driver.
-  static absl::StatusOr<std::unique_ptr<QueueDriver>> Create(arena::Arena* arena,
-                                                             verbs::Device* device,
-                                                             DriverObserver* observer);
-
-  // Replaces a dead driver: takes over its objects and adopts all shards. Only tests call it: a
-  // service's only driver is a thread of `baton-driver`, and the device's objects die with that.
-  static absl::StatusOr<std::unique_ptr<QueueDriver>> Recover(
-      arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
-      std::shared_ptr<DeviceObjects> objects);
-
-  // Creates one of several drivers of a service. It operates no shard before Adopt().
-  static std::unique_ptr<QueueDriver> CreateBeside(arena::Arena* arena, verbs::Device* device,
-                                                   DriverObserver* observer,
-                                                   std::shared_ptr<DeviceObjects> objects);
+  // Creates a driver, one of several of a service or the only one. It operates no shard before
+  // Adopt(). The caller keeps `arena` and `device` alive longer than the driver.
+  static std::unique_ptr<QueueDriver> Create(arena::Arena* arena, verbs::Device* device,
+                                             DriverObserver* observer,
+                                             std::shared_ptr<DeviceObjects> objects);
   // Starts to operate these shards. REQUIRES: their former driver is dead or has left them. A
   // connection with ambiguous requests continues at once if the device can say what is queued
   // (QueuePair::LastQueued), and otherwise when its own marker has completed. A driver may be
   // killed in this call; this or another driver then calls it again. Error: the shards can no
   // longer be operated.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
-  // The same for one of several drivers. Reads only `connections`, which must include all
-  // connections in these shards.
+  // The same, but reads only `connections`, which must include all connections in these shards.
   absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
   // Returns the other shards into which published but not applied transactions of this shard accept
   // connections. Only a driver that has adopted both shards can apply them.
@@ -103,16 +91,13 @@ class QueueDriver {
     return objects()->completion_queues[shard]->RequestNotification();
   }
 
-  // Disconnects every connection, as if each peer had disconnected. Returns their number.
-  uint32_t DisconnectAll(std::string_view why) { return parts_->teardown.DisconnectAll(why); }
-
   // Handles one connection-manager event. Returns false if there is none. Sets `*shard` to the
   // shard whose completion log got an entry, or kNoShard.
   static constexpr uint32_t kNoShard = DeviceObjects::kNoShard;
   BATON_DRIVER_SEAM bool HandleEvent(uint32_t* shard) { return parts_->setup.HandleEvent(shard); }
 
-  // Handles one event of the device. Returns false if there is none. Ends the connection of a
-  // failed queue pair. After kDeviceLost the caller ends the connections (EndAll).
+  // Handles one event of the device about a queue pair. Returns false if there is none. Ends the
+  // connection of a failed one.
   bool HandleDeviceEvent(uint32_t* shard);
 
   // Returns true if no shard can receive any more: each shared receive queue has refused a receive.
@@ -122,23 +107,12 @@ class QueueDriver {
   // AllEnded() returns true when all have ended and their logs report it to the owners.
   void EndAll(std::string_view why) { parts_->teardown.EndAll(why); }
   bool AllEnded() const { return parts_->teardown.AllEnded(); }
+  // Returns true if connections wait until their device has done with them: PollCompletions() then
+  // has to be called although nothing signals.
+  bool HasAbandoned() const { return !parts_->state.abandoned.empty(); }
   // Ends at once the connections of `shard` that the device does not flush any more. Destroys their
   // queue pairs. Which of their requests had completed stays unknown.
   void GiveUp(uint32_t shard, std::string_view why);
-
-  // See ListenOnce (device_objects.h).
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
-    return parts_->setup.Listen(address);
-  }
-  // Starts connecting in a new slot of `shard`. Returns the slot.
-  BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                                     std::string_view private_data, uint64_t tag) {
-    return parts_->setup.Connect(shard, address, private_data, tag);
-  }
-
-  // Sets the gate for later connections; nullptr admits all. The caller keeps it alive longer than
-  // the driver.
-  void SetGate(ConnectionGate* gate) { parts_->state.gate = gate; }
 
   // ---- A completion on which owners die (layout.md, "Poison"; in poison.cc).
 
@@ -176,8 +150,6 @@ class QueueDriver {
  private:
   QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
               std::shared_ptr<DeviceObjects> objects);
-
-  void ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard);
 
   std::unique_ptr<DriverParts> parts_;
 };

@@ -22,7 +22,7 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   CompletionMover& completions = parts_.completions;
   ++state_.recovery.recoveries;
   state_.posts_held = true;
-  if (!state_.sole) parts_.commits.SetAdopted(shards);
+  parts_.commits.SetAdopted(shards);
   std::vector<std::pair<uint32_t, CompletionStatus>> failed;
   for (const uint32_t shard : shards) {
     state_.shards[shard] = ShardQueue(CompletionLog(*arena_, shard));
@@ -35,7 +35,9 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
   for (const auto& [connection, status] : failed) parts_.teardown.EndAfterError(connection, status);
-  for (const uint32_t connection : connections) RepeatLife(connection);
+  const bool unfinished = std::any_of(shards.begin(), shards.end(),
+                                      [this](uint32_t shard) { return IsUnfinished(shard); });
+  for (const uint32_t connection : connections) RepeatLife(connection, unfinished);
   for (const uint32_t shard : shards) parts_.shared.RefuseBroken(shard);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(completions.DrainCompletions(shard));
   state_.posts_held = false;
@@ -110,14 +112,12 @@ std::vector<uint32_t> Recovery::Load(absl::Span<const uint32_t> shards,
     arena_->shard(shard).connections = 0;
     state_.shards[shard].counters.transactions = arena_->shard(shard).transactions;
     state_.shards[shard].counters.bytes_sent = arena_->shard(shard).bytes_sent;
-    LoadRequests(shard);
     LoadSpares(shard);
     parts_.shared.Load(shard);
   }
   std::vector<uint32_t> connections;
   for (const uint32_t i : candidates) {
     const bool free = StateOf(state_.record(i)) == ConnectionState::kFree;
-    if (free && state_.sole) ReclaimSlot(i);
     if (free || std::find(shards.begin(), shards.end(), state_.record(i).shard) == shards.end()) {
       continue;
     }
@@ -125,23 +125,7 @@ std::vector<uint32_t> Recovery::Load(absl::Span<const uint32_t> shards,
     LoadCounters(i);
     connections.push_back(i);
   }
-  if (state_.sole) {
-    LoadGrants();
-    LoadEvent();
-  }
   return connections;
-}
-
-void Recovery::LoadRequests(uint32_t shard) {
-  const CompletionLog& log = state_.shards[shard].log;
-  for (uint64_t i = log.oldest(); i < log.tail(); ++i) {
-    const CompletionEntry entry = arena::CopyOnce(arena_->completion(shard, i));
-    if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
-        entry.connection < state_.slots.size() &&
-        state_.record(entry.connection).generation == arena::GenerationOf(entry)) {
-      state_.slots[entry.connection].request_in_log = true;
-    }
-  }
 }
 
 void Recovery::LoadSpares(uint32_t shard) {
@@ -178,13 +162,6 @@ void Recovery::LoadSlot(uint32_t index) {
       Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
 }
 
-// Frees the slot of a connection that never existed or is over.
-void Recovery::ReclaimSlot(uint32_t index) {
-  state_.device_of(index).id.reset();
-  state_.device_of(index).queue_pair.reset();
-  if (!state_.slots[index].request_in_log) state_.free_slots.push_back(index);
-}
-
 // Counts only outstanding requests: reports use the differences.
 void Recovery::LoadCounters(uint32_t index) {
   const ConnectionRecord& connection = state_.record(index);
@@ -197,38 +174,6 @@ void Recovery::LoadCounters(uint32_t index) {
   if (state_.SharesReceives()) return;
   counters.receives_posted += receive.posted - receive.completed;
   counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
-}
-
-// A grant or region exists only if both its registration and its record do. Clears the one without
-// the other.
-void Recovery::LoadGrants() {
-  for (uint32_t i = 0; i < arena::kGrants; ++i) {
-    arena::GrantRecord& grant = arena_->grant(i);
-    DeviceObjects::Grant& registered = state_.objects->grants[i];
-    if (grant.length == 0 || registered.region == nullptr) registered = {};
-    if (registered.is_free()) arena::StoreRelease(grant.length, uint64_t{0});
-  }
-  for (uint32_t i = 1; i <= arena::kRegions; ++i) {
-    arena::RegionRecord& region = arena_->region(i);
-    DeviceObjects::Grant& registered = state_.objects->grants[arena::GrantOfRegion(i)];
-    if (region.length == 0) registered = {};
-    if (registered.is_free()) arena::StoreRelease(region.length, uint64_t{0});
-  }
-}
-
-// A connection request that had a slot in state kRequested keeps it. Any other is handled anew.
-void Recovery::LoadEvent() {
-  if (!state_.objects->has_event || !state_.objects->event.new_id) return;
-  verbs::ConnectionId& id = *state_.objects->event.new_id;
-  const auto context = reinterpret_cast<uintptr_t>(id.context);
-  if (context == 0) return;
-  const auto index = static_cast<uint32_t>(context - 1);
-  if (StateOf(state_.record(index)) == ConnectionState::kRequested && !state_.device_of(index).id) {
-    state_.device_of(index).id = std::move(state_.objects->event.new_id);
-    state_.objects->has_event = false;
-  } else {
-    id.context = nullptr;
-  }
 }
 
 // A completion queue is first in, first out. So completions in slots that were not consumed are the
@@ -280,13 +225,15 @@ absl::Status Recovery::SettlePollSlots(uint32_t shard) {
   return absl::OkStatus();
 }
 
-void Recovery::RepeatLife(uint32_t index) {
+// `unfinished`: a transaction will be resumed. An accept is answered with its transaction, and may
+// wait for `baton-driver` after that.
+void Recovery::RepeatLife(uint32_t index, bool unfinished) {
   ConnectionRecord& connection = state_.record(index);
   DeviceObjects::Connection& device = state_.device_of(index);
   switch (StateOf(connection)) {
     case ConnectionState::kConnecting:
       // An accept that had no effect is repeated with its transaction.
-      if (connection.listener_port != 0 && device.queue_pair &&
+      if (unfinished && connection.listener_port != 0 && device.queue_pair &&
           device.queue_pair->state() == verbs::QueuePairState::kInit) {
         connection.answered = 0;
       }
@@ -337,10 +284,14 @@ void Recovery::SettleEnding(uint32_t index) {
   parts_.teardown.FinishDraining(index);
 }
 
-void Recovery::ResumeTransaction(uint32_t shard) {
+bool Recovery::IsUnfinished(uint32_t shard) const {
   const arena::ShardRecord& record = arena_->shard(shard);
-  const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
-  if (record.apply_begun != record.commit_head || epoch == 0) return;
+  return record.apply_begun == record.commit_head &&
+         arena::OwnershipEpoch(record.owner.ownership) != 0;
+}
+
+void Recovery::ResumeTransaction(uint32_t shard) {
+  if (!IsUnfinished(shard)) return;
   // If its writer has made the transaction invalid meanwhile, the next ApplyNext() finds it, too.
   absl::Status error;
   const CommitOutcome outcome = parts_.commits.ApplyNext(shard, &error);

@@ -30,18 +30,15 @@ class Recovery {
   void ReplayEntry(const arena::CompletionEntry& entry);
   std::vector<uint32_t> Load(absl::Span<const uint32_t> shards,
                              absl::Span<const uint32_t> candidates);
-  void LoadRequests(uint32_t shard);
   void LoadSpares(uint32_t shard);
   void LoadSlot(uint32_t connection);
-  void ReclaimSlot(uint32_t connection);
   void LoadCounters(uint32_t connection);
-  void LoadGrants();
-  void LoadEvent();
   absl::Status SettlePollSlots(uint32_t shard);
-  void RepeatLife(uint32_t connection);
+  void RepeatLife(uint32_t connection, bool unfinished);
   void SettleQueues(uint32_t connection);
   void SettleEnding(uint32_t connection);
   void FailArriving(uint32_t connection);
+  bool IsUnfinished(uint32_t shard) const;
   void ResumeTransaction(uint32_t shard);
 
   DriverParts& parts_;

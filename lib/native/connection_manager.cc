@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
+#include "lib/driver/driver_state.h"
 #include "lib/native/mailbox.h"
 
 namespace baton::native {
@@ -21,7 +22,7 @@ using arena::OrderKind;
 using arena::PooledState;
 using verbs::CompletionStatus;
 
-constexpr uint32_t kNoConnection = ~0u;
+constexpr uint32_t kNoConnection = driver::DriverObserver::kNoConnection;
 constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
 // After this time no packet of a queue pair's former connection is on the way: it is twice the
 // packet lifetime of rdma_cm (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). The queue
@@ -57,7 +58,7 @@ ConnectionManager::~ConnectionManager() {
 absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
     arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
     std::function<void(uint32_t shard)> wake_driver) {
-  BATON_CHECK(arena::IsNative(arena->shape()));
+  BATON_CHECK(arena::PooledQueuePairs(arena->shape()) != 0);
   std::unique_ptr<ConnectionManager> manager(
       new ConnectionManager(arena, device, observer, std::move(wake_driver)));
   BATON_ASSIGN_OR_RETURN(manager->objects_, driver::CreateDeviceObjects(arena, device));
@@ -67,13 +68,18 @@ absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
 
 absl::Status ConnectionManager::FillPool() {
   const arena::Shape& shape = arena_->shape();
-  pool_.shards.resize(shape.shards);
-  pool_.places.resize(shape.shards);
-  occupied_.assign(shape.shards, std::vector<bool>(shape.pooled_queue_pairs));
+  pool_ = QueuePairPool(shape.shards);
+  occupied_.assign(shape.shards, std::vector<uint32_t>(arena::PooledQueuePairs(shape)));
+  const auto make = [this](uint32_t shard) {
+    return device_->CreateQueuePair(objects_->QueuePairOptionsOf(arena_->shape(), shard));
+  };
+  if (!arena::IsNative(shape)) {
+    pool_.MakeOnDemand(make);
+    return absl::OkStatus();
+  }
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
-    const verbs::QueuePairOptions options = objects_->QueuePairOptionsOf(shape, shard);
     for (uint32_t i = 0; i < shape.pooled_queue_pairs; ++i) {
-      BATON_ASSIGN_OR_RETURN(auto queue_pair, device_->CreateQueuePair(options));
+      BATON_ASSIGN_OR_RETURN(auto queue_pair, make(shard));
       arena_->pooled(shard, i).number = queue_pair->number();
       pool_.Add(shard, std::move(queue_pair));
     }
@@ -83,17 +89,32 @@ absl::Status ConnectionManager::FillPool() {
 
 driver::ObjectCounts ConnectionManager::Count() const {
   driver::ObjectCounts counts = objects_->Count();
-  for (const auto& of_shard : pool_.shards) {
-    counts.queue_pairs += static_cast<uint32_t>(of_shard.size());
-  }
+  counts.queue_pairs = pool_.count();
   return counts;
 }
 
-bool ConnectionManager::Turn() {
+bool ConnectionManager::Turn(bool ordered) {
   device_->Progress();
   bool worked = false;
-  for (int i = 0; i < kPerTurn && HandleEvent(); ++i) worked = true;
-  for (int i = 0; i < kPerTurn && HandleDeviceEvent(); ++i) worked = true;
+  for (int i = 0; i < kPerTurn && device_->NextEvent(&event_); ++i) {
+    OnEvent(std::exchange(event_, {}));
+    worked = true;
+  }
+  for (int i = 0; i < kPerTurn && device_->NextDeviceEvent(&device_event_); ++i) {
+    OnDeviceEvent(std::exchange(device_event_, {}));
+    worked = true;
+  }
+  if (!ordered && !pending_ && !worked) return false;
+  worked |= TurnShards();
+  const auto waits = [](const auto& of_shard) { return !of_shard.empty(); };
+  pending_ = worked || !unfreed_.empty() || !spent_.empty() ||
+             std::any_of(waiting_.begin(), waiting_.end(), waits) ||
+             std::any_of(low_ns_.begin(), low_ns_.end(), [](uint64_t ns) { return ns != 0; });
+  return worked;
+}
+
+bool ConnectionManager::TurnShards() {
+  bool worked = false;
   for (uint32_t shard = 0; shard < used_.size(); ++shard) {
     for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) worked = true;
     worked |= SendWaiting(shard);
@@ -106,15 +127,12 @@ bool ConnectionManager::Turn() {
 
 // ---------------------------------------------------------------- events
 
-bool ConnectionManager::HandleEvent() {
-  verbs::CmEvent event;
-  if (!device_->NextEvent(&event)) return false;
+void ConnectionManager::OnEvent(verbs::CmEvent event) {
   if (event.type == verbs::CmEventType::kConnectRequest) {
     OnRequest(event);
   } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
     OnEvent(static_cast<uint32_t>(context - 1), event);
   }  // else an id that was refused before it had a slot
-  return true;
 }
 
 // Returns kUnavailable if as many notices wait as there can be connections: the driver does not
@@ -196,6 +214,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   fresh.shard = record.shard;
   record = fresh;
   arena_->native_connection(index).answer_length = 0;
+  arena_->native_connection(index).end_reason[0] = 0;
   // Drivers that look for free slots of their shards read these two in the reverse order: a driver
   // that finds the slot in its shard sees the new generation.
   arena::StoreRelease(record.generation, fresh.generation + 1);
@@ -206,7 +225,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   connection.phase = phase;
   connection.generation = fresh.generation + 1;
   connection.shard = connection.first_shard = shard;
-  connection.pooled = Occupy(shard, fresh.qp_number);
+  connection.pooled = Occupy(index, shard, fresh.qp_number);
   connection.pooled_shard = shard;
   connection.id = std::move(id);
   ++used_[shard];
@@ -235,18 +254,18 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
   uint32_t place = 0;
   for (;; ++place) {  // one that the arena wrongly calls free stays kLent
-    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent, place));
-    if (occupied_[shard][place]) continue;
-    if (pool_.shards[shard][place]->state() == verbs::QueuePairState::kInit) break;
+    BATON_ASSIGN_OR_RETURN(place, pool_.Take(*arena_, shard, PooledState::kLent, place));
+    if (occupied_[shard][place] != 0) continue;
+    if (pool_.at(shard, place)->state() == verbs::QueuePairState::kInit) break;
   }
-  verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
+  verbs::QueuePair* const queue_pair = pool_.at(shard, place);
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
   parameters.check_route = driver::RouteCheckOf(gate_);
   auto id = device_->Connect(address, queue_pair, parameters);
   if (!id.ok()) {
-    arena::StoreRelease(arena_->pooled(shard, place).state,
-                        static_cast<uint32_t>(PooledState::kFree));
+    pool_.NoteFree(shard, place);
+    StoreState({shard, place, 0}, PooledState::kFree);
     return id.status();
   }
   arena::ConnectionRecord fresh = {};
@@ -261,14 +280,14 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
 // ---------------------------------------------------------------- what becomes of connections
 
 verbs::QueuePair* ConnectionManager::QueuePairOf(const Connection& connection) const {
-  return pool_.shards[connection.pooled_shard][static_cast<size_t>(connection.pooled)].get();
+  return pool_.at(connection.pooled_shard, static_cast<uint32_t>(connection.pooled));
 }
 
 // Reserves the queue pair for one connection. Returns its place; -1: not the shard's, or not new.
-int ConnectionManager::Occupy(uint32_t shard, uint32_t number) {
+int ConnectionManager::Occupy(uint32_t index, uint32_t shard, uint32_t number) {
   const int place = pool_.Find(shard, number);
-  if (place < 0 || occupied_[shard][static_cast<size_t>(place)]) return -1;
-  occupied_[shard][static_cast<size_t>(place)] = true;
+  if (place < 0 || occupied_[shard][static_cast<size_t>(place)] != 0) return -1;
+  occupied_[shard][static_cast<size_t>(place)] = index + 1;
   return place;
 }
 
@@ -302,12 +321,15 @@ void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
 }
 
 uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
-  for (uint32_t i = 0; i < connections_.size(); ++i) {
-    const Connection& connection = connections_[i];
-    if (connection.phase != Phase::kNone && connection.pooled >= 0 &&
-        QueuePairOf(connection)->number() == number) {
-      return i;
-    }
+  for (uint32_t shard = 0; shard < used_.size(); ++shard) {
+    const int place = pool_.Find(shard, number);
+    if (place < 0) continue;
+    const uint32_t index = occupied_[shard][static_cast<size_t>(place)] - 1;
+    if (index >= connections_.size()) return kNoConnection;
+    const Connection& connection = connections_[index];
+    const bool has = connection.phase != Phase::kNone && connection.pooled == place &&
+                     connection.pooled_shard == shard;
+    return has ? index : kNoConnection;
   }
   return kNoConnection;
 }
@@ -321,7 +343,7 @@ void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_v
         connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting;
     // The queue pair identifies the shard. Workers can write the record's shard.
     if (!lives || connection.pooled < 0 || connection.pooled_shard != shard) continue;
-    Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
+    Tell(i, NoticeKind::kQueuePairFailed, CompletionStatus::kGeneralError, why);
   }
 }
 
@@ -337,16 +359,14 @@ void ConnectionManager::ArmLimits() {
   }
 }
 
-bool ConnectionManager::HandleDeviceEvent() {
-  verbs::DeviceEvent event;
-  if (!device_->NextDeviceEvent(&event)) return false;
+void ConnectionManager::OnDeviceEvent(verbs::DeviceEvent event) {
   const uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
     if (index != kNoConnection) Tell(index, NoticeKind::kHoldsNoReceive);
-    return true;
+    return;
   }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {
-    Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, event.text);
+    Tell(index, NoticeKind::kQueuePairFailed, CompletionStatus::kGeneralError, event.text);
   }
   if (const uint32_t shard = objects_->ShardOf(event.shared_receive_queue);
       shard != driver::DeviceObjects::kNoShard) {
@@ -357,8 +377,7 @@ bool ConnectionManager::HandleDeviceEvent() {
       OnSharedReceiveQueueFailed(shard, event.text);
     }
   }
-  observer_->OnDeviceEvent(event);
-  return true;
+  observer_->OnDeviceEvent(event, index);
 }
 
 // ---------------------------------------------------------------- notices
@@ -366,6 +385,7 @@ bool ConnectionManager::HandleDeviceEvent() {
 // Notices of a shard are in order: those that wait go first.
 void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
                              std::string_view reason) {
+  pending_ = true;
   const Connection& connection = connections_[index];
   if (!reason.empty()) arena::SetText(arena_->native_connection(index).end_reason, reason);
   MailEntry entry = {};
@@ -458,7 +478,7 @@ void ConnectionManager::Accept(uint32_t index) {
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kAccepted;
   connection.pooled =
-      Occupy(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
+      Occupy(index, connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   connection.pooled_shard = connection.shard;
   absl::Status status = CheckReceives(connection.shard);
   if (connection.pooled < 0) {
@@ -470,7 +490,8 @@ void ConnectionManager::Accept(uint32_t index) {
   }
   if (status.ok()) return;
   connection.phase = Phase::kEnded;
-  Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError, MessageOf(status));
+  connection.id.reset();  // tells the peer
+  Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));
 }
 
 void ConnectionManager::Reject(uint32_t index) {
@@ -515,8 +536,10 @@ void ConnectionManager::Free(uint32_t index) {
   unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
-// `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once.
+// `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once. One that was
+// made on demand does not serve again.
 void ConnectionManager::Spend(uint32_t shard, uint32_t place, bool rests) {
+  rests &= !pool_.makes();
   const Spent spent = {shard, place, MonotonicNanoseconds() + (rests ? kTimeWaitNs : 0)};
   StoreState(spent, PooledState::kSpent);
   rests ? spent_.push_back(spent) : spent_.push_front(spent);
@@ -534,7 +557,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index, bool rests) {
   const auto place = static_cast<uint32_t>(found);
   const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
   if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
-  if (Occupy(shard, number) >= 0) Spend(shard, place, rests);
+  if (Occupy(index, shard, number) >= 0) Spend(shard, place, rests);
 }
 
 // Returns true if another connection's record names the queue pair and may be accepted with it.
@@ -551,14 +574,14 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
 // knows which completions of theirs were taken, so they rest on every device.
 void ConnectionManager::SpendForgotten() {
   for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
-    for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {
+    for (uint32_t place = 0; place < pool_.places(shard); ++place) {
       const auto state = PooledState(arena::LoadAcquire(arena_->pooled(shard, place).state));
       if (state != PooledState::kTaken && state != PooledState::kLent) continue;
-      if (occupied_[shard][place]) continue;
-      const verbs::QueuePair& queue_pair = *pool_.shards[shard][place];
+      if (occupied_[shard][place] != 0 || pool_.at(shard, place) == nullptr) continue;
+      const verbs::QueuePair& queue_pair = *pool_.at(shard, place);
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
       if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
-      occupied_[shard][place] = true;
+      occupied_[shard][place] = kNoConnection;
       Spend(shard, place, /*rests=*/true);
     }
   }
@@ -588,20 +611,27 @@ bool ConnectionManager::RenewQueuePairs() {
     if (MonotonicNanoseconds() < spent.not_before_ns) break;
     worked = true;
     spent_.pop_front();
-    verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
-    const verbs::QueuePairState state = queue_pair.state();
-    if (state == verbs::QueuePairState::kReadyToReceive ||
-        state == verbs::QueuePairState::kReadyToSend) {
-      if (!queue_pair.SetError().ok()) continue;
-      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
-      continue;
-    }
-    if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
-    occupied_[spent.shard][spent.place] = false;
+    if (!pool_.makes() && !Renew(spent)) continue;
+    pool_.NoteFree(spent.shard, spent.place);
+    occupied_[spent.shard][spent.place] = 0;
     --resting_[spent.shard];
     StoreState(spent, PooledState::kFree);
   }
   return worked;
+}
+
+// Returns whether the queue pair is new.
+bool ConnectionManager::Renew(const Spent& spent) {
+  verbs::QueuePair& queue_pair = *pool_.at(spent.shard, spent.place);
+  const verbs::QueuePairState state = queue_pair.state();
+  if (state == verbs::QueuePairState::kReadyToReceive ||
+      state == verbs::QueuePairState::kReadyToSend) {
+    if (queue_pair.SetError().ok()) {
+      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
+    }
+    return false;
+  }
+  return queue_pair.SetReset().ok() && queue_pair.SetInit().ok();
 }
 
 }  // namespace baton::native

@@ -31,7 +31,8 @@ class ConnectionObserver {
   // The connection has ended, and its slot is about to be reused. Its record is still complete.
   virtual void OnFree(uint32_t connection) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
-  virtual void OnDeviceEvent(const verbs::DeviceEvent& event) = 0;
+  // `connection`: the one that the event is about, or DriverObserver::kNoConnection.
+  virtual void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) = 0;
 };
 
 class ConnectionManager {
@@ -45,6 +46,7 @@ class ConnectionManager {
 
   // The objects that drivers inherit.
   const std::shared_ptr<driver::DeviceObjects>& objects() const { return objects_; }
+  QueuePairPool& pool() { return pool_; }
   const QueuePairPool& pool() const { return pool_; }
 
   // Starts connecting in a new slot of `shard`, with a queue pair of the shard's pool, and notifies
@@ -66,8 +68,8 @@ class ConnectionManager {
 
   // Handles events of the device and orders of the drivers. Returns whether there were any.
   // Bounded: the rest waits for the next call. The caller calls it when the device's event_fd is
-  // readable, and when a driver has woken it.
-  bool Turn();
+  // readable, and when a driver has woken it. `ordered`: a driver may have put an order.
+  bool Turn(bool ordered = true);
 
  private:
   // kAccepted: by this service, or by the peer that it connects to.
@@ -99,7 +101,8 @@ class ConnectionManager {
                     std::function<void(uint32_t shard)> wake_driver);
   absl::Status FillPool();
 
-  bool HandleEvent();
+  bool TurnShards();
+  void OnEvent(verbs::CmEvent event);
   void OnRequest(verbs::CmEvent& event);
   uint32_t GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
                     std::unique_ptr<verbs::ConnectionId> id);
@@ -109,8 +112,8 @@ class ConnectionManager {
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const verbs::CmEvent& event);
   verbs::QueuePair* QueuePairOf(const Connection& connection) const;
-  int Occupy(uint32_t shard, uint32_t number);
-  bool HandleDeviceEvent();
+  int Occupy(uint32_t connection, uint32_t shard, uint32_t number);
+  void OnDeviceEvent(verbs::DeviceEvent event);
   void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
   void ArmLimits();
   bool HandleOrder(uint32_t shard);
@@ -125,6 +128,7 @@ class ConnectionManager {
   void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);
   bool RenewQueuePairs();
+  bool Renew(const Spent& spent);
   bool FreeSlots();
 
   void Tell(uint32_t connection, arena::NoticeKind kind,
@@ -143,16 +147,20 @@ class ConnectionManager {
   const std::function<void(uint32_t)> wake_driver_;
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;
-  // By shard and place: a connection has the queue pair, or had it and it is not reset yet. The
-  // arena's word is not trusted, because workers can write it.
-  std::vector<std::vector<bool>> occupied_;
+  // By shard and place: the connection + 1 that has the queue pair, or had it and it is not reset
+  // yet; 0: none. The arena's word is not trusted, because workers can write it.
+  std::vector<std::vector<uint32_t>> occupied_;
   std::vector<Connection> connections_;
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections
   std::vector<Unfreed> unfreed_;
   std::deque<Spent> spent_;        // in the order in which they are made new
   std::vector<uint32_t> resting_;  // queue pairs in spent_ or out of use, by shard
-  bool freed_ = false;             // connections, in this turn
+  verbs::CmEvent event_;           // empty; here, because to make one in each turn would take time
+  verbs::DeviceEvent device_event_;  // likewise
+  bool freed_ = false;               // connections, in this turn
+  // There may be something to do that comes neither from the device nor from a driver.
+  bool pending_ = true;
   // MonotonicNanoseconds() when low shared receives of a shard were reported and the limit has to
   // be armed again; 0: it is armed, or the driver arms it.
   std::vector<uint64_t> low_ns_;

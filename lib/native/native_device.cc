@@ -189,6 +189,7 @@ NativeDevice::NativeDevice(Context context)
       objects_(context.objects),
       wake_driver_(std::move(context.wake_driver)),
       tell_(std::move(context.tell)),
+      hears_device_(context.hears_device),
       ids_(arena_->shape().connections, nullptr),
       shard_of_(arena_->shape().connections, 0),
       orders_inherited_(arena_->shape().shards, 0) {}
@@ -239,7 +240,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   device.id = std::make_unique<NativeConnectionId>(this, shard, index, record(index).generation);
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
-  verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
+  verbs::QueuePair* const inherited = pool_->at(shard, static_cast<uint32_t>(place));
   // The kernel is not asked for the state of established queue pairs, so that an heir of many
   // connections answers its first request soon.
   if (state == ConnectionState::kEstablished) {
@@ -262,7 +263,7 @@ bool NativeDevice::IsGivenBack(uint32_t index) const {
 // `baton-driver` has given to the shard since `connections` were collected has no queue pair that
 // is kTaken.
 void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connections) {
-  const uint32_t count = arena_->shape().pooled_queue_pairs;
+  const uint32_t count = arena::PooledQueuePairs(arena_->shape());
   std::vector<bool> used(count);
   for (const uint32_t i : connections) {
     if (record(i).shard != shard || IsGivenBack(i)) continue;
@@ -274,7 +275,9 @@ void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connec
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
     // A record that was overwritten may have named it. `baton-driver` knows which connections have
     // queue pairs, and puts unusable ones back.
-    if (!IsNew(*pool_->shards[shard][i])) continue;
+    verbs::QueuePair* const inherited = pool_->at(shard, i);  // null: the driver died before
+    if (inherited != nullptr && !IsNew(*inherited)) continue;
+    pool_->NoteFree(shard, i);
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
 }
@@ -353,8 +356,8 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
   BATON_CHECK(found != queues.end());
   const auto shard = static_cast<uint32_t>(found - queues.begin());
   for (uint32_t place = 0;; ++place) {
-    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kTaken, place));
-    verbs::QueuePair* const inherited = pool_->shards[shard][place].get();
+    BATON_ASSIGN_OR_RETURN(place, pool_->Take(*arena_, shard, PooledState::kTaken, place));
+    verbs::QueuePair* const inherited = pool_->at(shard, place);
     if (IsNew(*inherited)) return std::make_unique<NativeQueuePair>(this, shard, inherited);
     // It is in use, so it stays kTaken until `baton-driver` has made it new.
     tell_(absl::StrCat("queue pair ", inherited->number(), " of shard ", shard,
@@ -374,7 +377,7 @@ void NativeDevice::LendQueuePair(uint32_t shard, uint32_t connection) {
   const int place = pool_->Find(shard, record(connection).qp_number);
   if (place < 0) return;
   objects_->connections[connection].queue_pair =
-      Hand(shard, pool_->shards[shard][static_cast<size_t>(place)].get());
+      Hand(shard, pool_->at(shard, static_cast<uint32_t>(place)));
 }
 
 // ---------------------------------------------------------------- notices
@@ -453,7 +456,6 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
       return true;
     case NoticeKind::kEstablished:
       event->type = verbs::CmEventType::kEstablished;
-      event->private_data = PrivateDataOf(connection);
       return true;
     case NoticeKind::kRejected:
       event->type = verbs::CmEventType::kRejected;
@@ -461,20 +463,25 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
           arena::TextOf(arena_->native_connection(notice.connection).end_reason));
       return true;
     case NoticeKind::kEnded:
-      if (verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kGeneralError) {
-        return false;
-      }
-      event->type =
-          verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kRetryExceeded
-              ? verbs::CmEventType::kUnreachable
-              : verbs::CmEventType::kDisconnected;
-      if (notice.status != 0) {
-        event->status = absl::UnavailableError(
-            arena::TextOf(arena_->native_connection(notice.connection).end_reason));
-      }
+      SetEnd(notice, event);
       return true;
     default:
       return false;
+  }
+}
+
+void NativeDevice::SetEnd(const MailEntry& notice, verbs::CmEvent* event) const {
+  const auto status = verbs::CompletionStatus(notice.status);
+  const std::string why = arena::TextOf(arena_->native_connection(notice.connection).end_reason);
+  event->type = status == verbs::CompletionStatus::kRetryExceeded
+                    ? verbs::CmEventType::kUnreachable
+                    : verbs::CmEventType::kDisconnected;
+  if (status == verbs::CompletionStatus::kSuccess) {
+    event->private_data = why;
+  } else if (status == verbs::CompletionStatus::kGeneralError) {
+    event->status = absl::InternalError(why);
+  } else {
+    event->status = absl::UnavailableError(why);
   }
 }
 
@@ -482,6 +489,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
 // events.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   if (NextToldEvent(event)) return true;
+  if (!hears_device_) return false;
   while (device_->NextDeviceEvent(event)) {
     if (event->type == verbs::DeviceEventType::kLastWorkRequestReached) return true;
   }
@@ -493,8 +501,7 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
   const NoticeKind kind = NoticeKind(notice->kind);
-  const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
-                                                        verbs::CompletionStatus::kGeneralError;
+  const bool failed = kind == NoticeKind::kQueuePairFailed;
   if (!failed && kind != NoticeKind::kHoldsNoReceive) return false;
   const auto& queue_pair = objects_->connections[notice->connection].queue_pair;
   if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellLastReceive();

@@ -1,7 +1,7 @@
 // The device of a native service for the driver of some of its shards: queues that the driver's
 // process inherited, and a connection manager that `baton-driver` operates for it.
 //
-// Used with QueueDriver::CreateBeside. Thread-compatible: the driver's thread.
+// Used with QueueDriver. Thread-compatible: the driver's thread.
 #ifndef LIB_NATIVE_NATIVE_DEVICE_H_
 #define LIB_NATIVE_NATIVE_DEVICE_H_
 
@@ -29,12 +29,14 @@ class NativeDevice final : public verbs::Device {
   struct Context {
     const arena::Arena* arena = nullptr;
     verbs::Device* device = nullptr;
-    const QueuePairPool* pool = nullptr;
+    QueuePairPool* pool = nullptr;
     // Has the inherited completion queues and regions, made by `device`. NativeDevice fills its
     // connections.
     driver::DeviceObjects* objects = nullptr;
     std::function<void()> wake_driver;           // called after an order was put
     std::function<void(std::string_view)> tell;  // called with messages for operators
+    // False in the process of the ConnectionManager, which takes the device's events.
+    bool hears_device = true;
   };
   explicit NativeDevice(Context context);
   ~NativeDevice() override;
@@ -67,7 +69,7 @@ class NativeDevice final : public verbs::Device {
   // Waits for the shared receives of ending connections: until the device reports the last
   // one, or their time is over.
   void Progress() override {
-    if (awaiting_last_receive_ != 0) device_->Progress();
+    if (awaiting_last_receive_ != 0 && hears_device_) device_->Progress();
   }
   int event_fd() const override { return -1; }  // completions use the inherited channels
 
@@ -92,14 +94,16 @@ class NativeDevice final : public verbs::Device {
   void Pass();
   const arena::MailEntry* NextNotice(uint32_t* shard);
   bool ToEvent(uint32_t shard, const arena::MailEntry& entry, verbs::CmEvent* event);
+  void SetEnd(const arena::MailEntry& notice, verbs::CmEvent* event) const;
   bool NextToldEvent(verbs::DeviceEvent* event);
 
   const arena::Arena* arena_;
   verbs::Device* device_;
-  const QueuePairPool* pool_;
+  QueuePairPool* pool_;
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
+  const bool hears_device_;
   std::vector<uint32_t> shards_;          // that the driver operates
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection with objects here: its shard, as notified. Its record is not trusted, because

@@ -47,7 +47,7 @@ inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   const uint64_t completions = arena::RequiredCompletionEntries(shape);
   // 0 stands for more than the field can hold; ValidateShape refuses it.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
-  return shape;
+  return arena::WithPools(shape);
 }
 
 // Time for each GiB of an arena, beyond that of any start. A busy machine with two processors takes

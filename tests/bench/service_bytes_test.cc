@@ -24,7 +24,7 @@ TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAConnection) {
   constexpr uint32_t kMany = 1024;  // no file's last page shows in that many
   const LayoutBytes each = Difference(BytesOf(WithConnections(shape_, 2 * kMany)),
                                       BytesOf(WithConnections(shape_, kMany)), kMany);
-  ExpectRecorded(each.metadata, 768, "metadata");
+  ExpectRecorded(each.metadata, 976, "metadata");
   ExpectRecorded(each.work_request_logs, 32'768, "work request logs");
   ExpectRecorded(each.completion_logs, 32'768, "completion log");
   ExpectRecorded(each.state, 512, "state");
@@ -32,14 +32,14 @@ TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAConnection) {
 
 TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAShard) {
   const LayoutBytes each = Difference(BytesOf(WithShards(shape_, 2)), BytesOf(shape_), 1);
-  ExpectRecorded(each.metadata, 1'323'008, "metadata");
+  ExpectRecorded(each.metadata, 1'351'680, "metadata");
   ExpectRecorded(each.completion_logs, 2'097'152, "completion log");
   ExpectRecorded(each.state, 8192, "state");
 }
 
 TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAService) {
   const LayoutBytes service = BytesOf(shape_);
-  ExpectRecorded(service.metadata, 1'404'928, "metadata");
+  ExpectRecorded(service.metadata, 1'445'888, "metadata");
   ExpectRecorded(service.work_request_logs, 2'097'152, "work request logs");
   ExpectRecorded(service.completion_logs, 2'097'152, "completion log");
   ExpectRecorded(service.state, 40'960, "state");
@@ -64,7 +64,7 @@ TEST(IdleBytesTest, shouldBeSmallForManyConnectionsThatShareReceives) {
 
 TEST(IdleBytesTest, shouldTakeWhatIsRecordedForAConnection) {
   const IdleBytes brokered = IdleBytesOf(ShapeOfSharing({65'536, 4, /*native=*/false}).value());
-  ExpectRecorded(brokered.arena, 3352, "arena, brokered");
+  ExpectRecorded(brokered.arena, 3569, "arena, brokered");
   ExpectRecorded(brokered.queues, 1920, "queues, brokered");
   const IdleBytes native = IdleBytesOf(ShapeOfSharing({65'536, 4, /*native=*/true}).value());
   ExpectRecorded(native.arena, 3571, "arena, native");

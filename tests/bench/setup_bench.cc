@@ -17,6 +17,7 @@
 #include "lib/base/status.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/suite.h"
@@ -26,8 +27,6 @@
 namespace baton::bench {
 namespace {
 
-using driver::QueueDriver;
-
 constexpr uint32_t kDepth = 64;
 constexpr uint32_t kSome = 100;  // connections, where their number is not what varies
 constexpr std::array<uint32_t, 4> kConnections = {1, 100, 1000, 10000};
@@ -36,7 +35,7 @@ constexpr uint32_t kEntriesOfATransaction = 128;
 constexpr uint32_t kAdopted = 10'000;  // connections, over all shards
 constexpr std::array<uint32_t, 2> kAdoptedShards = {1, 16};
 
-class Silent final : public driver::DriverObserver {
+class Silent final : public native::LocalObserver {
   void OnConnectionState(uint32_t, std::string_view) override {}
   void OnRefusedConnection(std::string_view) override {}
 };
@@ -64,17 +63,16 @@ class MortalService {
       BATON_RETURN_IF_ERROR(Publish());
     }
     for (;;) {
-      BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(0));
+      BATON_ASSIGN_OR_RETURN(const bool took, local_->driver().PollCompletions(0));
       if (!took) return absl::OkStatus();
     }
   }
 
   // In microseconds.
   absl::StatusOr<double> DieAndRecover() {
-    const auto objects = driver_->objects();
-    driver_.reset();
     const uint64_t began = MonotonicNanoseconds();
-    BATON_ASSIGN_OR_RETURN(driver_, QueueDriver::Recover(&*arena_, &device_, &observer_, objects));
+    BATON_ASSIGN_OR_RETURN(auto successor, local_->MakeSuccessor());
+    local_->Follow(std::move(successor));
     return static_cast<double>(MonotonicNanoseconds() - began) * 1e-3;
   }
 
@@ -82,8 +80,9 @@ class MortalService {
   explicit MortalService(uint32_t connections) : connections_(connections) {}
 
   absl::Status Establish() {
-    BATON_ASSIGN_OR_RETURN(driver_, QueueDriver::Create(&*arena_, &device_, &observer_));
-    BATON_RETURN_IF_ERROR(driver_->Listen({"127.0.0.1", 1}).status());
+    BATON_ASSIGN_OR_RETURN(local_, native::LocalDriver::Create(&*arena_, &device_, &observer_));
+    BATON_RETURN_IF_ERROR(
+        driver::ListenOnce(&device_, local_->objects(), {"127.0.0.1", 1}).status());
     driver::Ownership(&*arena_, 0).GiveTo(0, 1);
     writer_.emplace(&*arena_, 0);
     writer_->Begin(1);
@@ -101,14 +100,16 @@ class MortalService {
 
   void HandleEvents() {
     uint32_t shard = 0;
-    while (driver_->HandleEvent(&shard)) {
-    }
+    do {
+      while (local_->HandleNotice(&shard)) {
+      }
+    } while (local_->TurnManager());
   }
 
   absl::Status Publish() {
     writer_->Publish();
     absl::Status error;
-    const driver::CommitOutcome outcome = driver_->ApplyNext(0, &error);
+    const driver::CommitOutcome outcome = local_->driver().ApplyNext(0, &error);
     if (outcome == driver::CommitOutcome::kApplied) return absl::OkStatus();
     return absl::InternalError(absl::StrCat("a transaction was not applied: ", error.ToString()));
   }
@@ -117,7 +118,7 @@ class MortalService {
   NullDevice device_{NullPeerKind::kNone};
   Silent observer_;
   std::optional<arena::Arena> arena_;
-  std::unique_ptr<QueueDriver> driver_;
+  std::unique_ptr<native::LocalDriver> local_;
   std::optional<driver::testing::CommitWriter> writer_;
 };
 

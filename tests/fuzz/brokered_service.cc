@@ -22,7 +22,8 @@ using driver::CommitOutcome;
 
 BrokeredService::BrokeredService(arena::Arena* arena) : arena_(arena) {
   ClearArena(arena);
-  driver_ = driver::QueueDriver::Create(arena, &device_, this).value();
+  local_ = native::LocalDriver::Create(arena, &device_, this).value();
+  driver_ = &local_->driver();
   for (uint32_t shard = 0; shard < shards(); ++shard) ownership_.emplace_back(arena, shard);
   epochs_.resize(shards());
   before_.resize(driver_bytes());
@@ -71,8 +72,9 @@ void BrokeredService::CheckOthers(uint32_t shard) {
 }
 
 void BrokeredService::HandleEvents() {
+  local_->TurnManager();
   uint32_t shard = 0;
-  while (driver_->HandleEvent(&shard)) {
+  while (local_->HandleNotice(&shard)) {
   }
 }
 

@@ -14,13 +14,14 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/fuzz/memory_device.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "worker/worker_impl.h"
 
 namespace baton::fuzz {
 
-class BrokeredService : private driver::DriverObserver {
+class BrokeredService : private native::LocalObserver {
  public:
   // `arena` outlives it; everything in it is cleared.
   explicit BrokeredService(arena::Arena* arena);
@@ -29,6 +30,7 @@ class BrokeredService : private driver::DriverObserver {
   arena::Arena& arena() { return *arena_; }
   MemoryDevice& device() { return device_; }
   driver::QueueDriver& driver() { return *driver_; }
+  native::ConnectionManager& manager() { return local_->manager(); }
   driver::Ownership& ownership(uint32_t shard) { return ownership_[shard]; }
   uint32_t shards() const { return arena_->shape().shards; }
   uint32_t connections() const { return arena_->shape().connections; }
@@ -59,7 +61,8 @@ class BrokeredService : private driver::DriverObserver {
 
   arena::Arena* const arena_;
   MemoryDevice device_;
-  std::unique_ptr<driver::QueueDriver> driver_;
+  std::unique_ptr<native::LocalDriver> local_;
+  driver::QueueDriver* driver_;  // that of `local_`
   std::vector<driver::Ownership> ownership_;
   std::vector<uint64_t> epochs_;
   std::vector<uint8_t> before_;  // the driver's memory before a transaction

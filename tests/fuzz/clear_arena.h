@@ -14,6 +14,9 @@ inline void ClearArena(arena::Arena* arena) {
               arena->worker_map().total - arena->worker_map().workers);
   std::memset(reinterpret_cast<uint8_t*>(&arena->shard(0)), 0,
               arena->driver_map().total - arena->driver_map().shards);
+  const arena::RecoveryMemoryMap& recovery = arena->recovery_map();
+  std::memset(reinterpret_cast<uint8_t*>(&arena->native_shard(0)), 0,
+              recovery.total - recovery.native);
   arena->header().driver_sleeping = 0;
   arena->header().ownership_changes = 0;
   arena->header().stop_requested = 0;

@@ -278,7 +278,7 @@ class Attack {
       case 5:
         service_.Do([this, shard] {
           if (!engine_.succession().ownership(shard).owned()) return;
-          engine_.driver().Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
+          engine_.Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
         });
         break;
       case 6:
@@ -424,7 +424,7 @@ class Attack {
       const arena::ShardRecord& record = service_.arena->shard(shard);
       acknowledged &= record.acknowledged == record.completion_tail;
     }
-    return acknowledged && engine_.driver().connection_count() == 0;
+    return acknowledged && engine_.connection_count() == 0;
   }
 
   static constexpr uint32_t kStandby = 2, kSuccessor = 3;

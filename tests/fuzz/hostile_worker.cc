@@ -219,7 +219,7 @@ class Attack {
         break;
       case 3: {
         const uint32_t shard = program_.Below(kShards);
-        const auto connected = service_.driver().Connect(
+        const auto connected = service_.manager().Connect(
             shard, {"127.0.0.1", 9}, program_.Block(program_.Byte()), program_.Take<uint64_t>());
         if (connected.ok()) BATON_CHECK(*connected < kConnections);
         break;
@@ -306,7 +306,7 @@ class Attack {
       BATON_CHECK(service_.GiveShard(shard, 0, kSuccessor));
       writers_[shard]->Begin(service_.ownership(shard).epoch());
     }
-    for (int turn = 0; turn < 8 || service_.driver().connection_count() > 0; ++turn) {
+    for (int turn = 0; turn < 8 || service_.manager().connection_count() > 0; ++turn) {
       BATON_CHECK(turn < 64);
       const std::vector<MemoryConnection*> connections = service_.device().connections();
       for (MemoryConnection* connection : connections) connection->End();

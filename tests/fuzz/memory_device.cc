@@ -216,6 +216,7 @@ void MemoryDevice::RequestConnection(std::string_view private_data) {
   verbs::CmEvent event;
   event.type = CmEventType::kConnectRequest;
   event.private_data = std::string(private_data);
+  event.listener = requested_.get();
   event.new_id = std::make_unique<MemoryConnection>(this, false, nullptr);
   events_.push_back(std::move(event));
 }

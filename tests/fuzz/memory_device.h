@@ -122,6 +122,9 @@ class MemoryDevice final : public verbs::testing::FakeDevice {
 
   void OnPost();
 
+  // Where somebody connects to, whoever else listens.
+  const std::unique_ptr<verbs::Listener> requested_ =
+      FakeDevice::Listen({"127.0.0.1", 9}, 1).value();
   uint32_t next_number_ = 1;
   uint64_t posts_ = 0;
   std::vector<MemoryQueuePair*> queue_pairs_;

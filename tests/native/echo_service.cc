@@ -36,7 +36,7 @@ constexpr int kLongestSleepMs = 100;
 constexpr std::chrono::nanoseconds kEstablish = std::chrono::seconds(20);
 
 // No connection is to end.
-class Watcher final : public driver::DriverObserver {
+class Watcher final : public native::LocalObserver {
  public:
   explicit Watcher(OwnerRecord* record) : record_(record) {}
   void OnConnectionState(uint32_t connection, std::string_view what) override {
@@ -110,8 +110,8 @@ EchoService::EchoService(const std::string& host, const EchoOptions& options)
                 .value();
   BATON_CHECK(device_->CheckForkable().ok());
   arena_.emplace(arena::Arena::Create(ShapeFor(options), "echo").value());
-  driver_ = driver::QueueDriver::Create(&*arena_, device_.get(), observer_.get()).value();
-  port_ = driver_->Listen({host, 0}).value().port;
+  local_ = native::LocalDriver::Create(&*arena_, device_.get(), observer_.get()).value();
+  port_ = driver::ListenOnce(device_.get(), local_->objects(), {host, 0}).value().port;
 }
 
 EchoService::~EchoService() {
@@ -119,16 +119,14 @@ EchoService::~EchoService() {
 }
 
 bool EchoService::Establish() {
-  EchoOwner owner(&*arena_, driver_.get(), kFirstWorker);
+  EchoOwner owner(&*arena_, &local_->driver(), kFirstWorker);
   if (!owner.Adopt().ok()) return false;
   const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kEstablish).count();
   while (Ended() != 0) {
     if (MonotonicNanoseconds() > deadline) return false;
-    device_->Progress();
+    local_->TurnManager();
     uint32_t shard;
-    while (driver_->HandleEvent(&shard)) {
-    }
-    while (driver_->HandleDeviceEvent(&shard)) {
+    while (local_->HandleNotice(&shard)) {
     }
     if (!owner.Turn().ok()) return false;
     sched_yield();
@@ -166,9 +164,7 @@ void EchoService::Wait(int go, uint64_t worker_id) {
   if (read(go, &begin, 1) != 1) _exit(0);
   const absl::Status status = [&] {
     BATON_RETURN_IF_ERROR(device_->AfterFork());
-    BATON_ASSIGN_OR_RETURN(
-        std::unique_ptr<driver::QueueDriver> driver,
-        driver::QueueDriver::Recover(&*arena_, device_.get(), &watcher, driver_->objects()));
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<driver::QueueDriver> driver, local_->MakeSuccessor());
     EchoOwner owner(&*arena_, driver.get(), worker_id);
     BATON_RETURN_IF_ERROR(owner.Adopt());
     record_->turns.store(0);

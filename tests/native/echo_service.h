@@ -17,6 +17,7 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -75,10 +76,10 @@ class EchoService {
 
   const EchoOptions options_;
   SharedPage<OwnerRecord> record_;
-  std::unique_ptr<driver::DriverObserver> observer_;
+  std::unique_ptr<native::LocalObserver> observer_;
   std::unique_ptr<verbs::Device> device_;
   std::optional<arena::Arena> arena_;
-  std::unique_ptr<driver::QueueDriver> driver_;
+  std::unique_ptr<native::LocalDriver> local_;
   uint16_t port_ = 0;
   std::vector<Child> children_;
 };

@@ -9,8 +9,8 @@
 #include "lib/base/status.h"
 #include "lib/driver/commit_applier.h"
 #include "lib/driver/completion_mover.h"
-#include "lib/driver/queue_driver.h"
 #include "lib/driver/request_list.h"
+#include "lib/native/local_driver.h"
 #include "lib/verbs/rdma/provider.h"
 #include "tests/harness/processors.h"
 #include "tests/harness/wait_until.h"
@@ -27,7 +27,7 @@ constexpr timespec kLook = {0, 50'000};
 
 }  // namespace
 
-uintptr_t StartOfRecovery() { return CodeOf(&driver::QueueDriver::Recover); }
+uintptr_t StartOfRecovery() { return CodeOf(&LocalDriver::MakeSuccessor); }
 uintptr_t StartOfTurn() { return CodeOf(&EchoOwner::Turn); }
 uintptr_t StartOfPoll() { return CodeOf(&driver::CompletionMover::PollCompletions); }
 uintptr_t StartOfCommit() { return CodeOf(&driver::CommitApplier::ApplyNext); }

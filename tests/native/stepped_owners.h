@@ -14,7 +14,7 @@
 namespace baton::native {
 
 // The functions to run to.
-uintptr_t StartOfRecovery();  // QueueDriver::Recover
+uintptr_t StartOfRecovery();  // LocalDriver::MakeSuccessor
 uintptr_t StartOfTurn();      // EchoOwner::Turn
 uintptr_t StartOfPoll();      // CompletionMover::PollCompletions
 uintptr_t StartOfCommit();    // CommitApplier::ApplyNext

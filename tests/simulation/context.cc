@@ -67,7 +67,9 @@ void Clear(const arena::Arena& arena) {
   uint8_t* const shards = reinterpret_cast<uint8_t*>(&arena.shard(0));
   std::memset(shards, 0, arena.driver_map().total - arena.driver_map().shards);
   std::memset(arena.buffers(), 0, arena.shape().buffer_bytes);
-  std::memset(arena.poll_slots(0), 0, arena.recovery_map().spare_buffers);
+  const arena::RecoveryMemoryMap& recovery = arena.recovery_map();
+  std::memset(arena.poll_slots(0), 0, recovery.spare_buffers);
+  std::memset(&arena.native_shard(0), 0, recovery.total - recovery.native);
   arena.header().driver_sleeping = 0;
   arena.header().ownership_changes = 0;
   for (uint32_t i = 0; i < arena.shape().shards; ++i) {

@@ -49,16 +49,15 @@ const Place& PlaceOf(const char* where) {
 
 const std::map<std::string, uint64_t>& DriverDeaths() { return Counted(); }
 
-KilledQueueDriver::KilledQueueDriver(QueueDriver&& first, Context* context, SimDevice* device,
-                                     arena::Arena* arena, driver::DriverObserver* observer,
+KilledQueueDriver::KilledQueueDriver(native::LocalDriver* local, Context* context,
+                                     SimDevice* device, arena::Arena* arena,
                                      const Mortality& mortality)
-    : QueueDriver(std::move(first)),
+    : QueueDriver(std::move(local->driver())),
       context_(context),
       sim_device_(device),
       memory_(arena),
-      told_(observer),
+      local_(local),
       mortality_(mortality),
-      survivors_(objects()),
       news_(arena->shape().shards) {
   context_->driver_dies = [this](const char* where) { return Dies(where); };
 }
@@ -99,20 +98,20 @@ auto KilledQueueDriver::Survive(const Call& call) {
     } catch (const DriverKilled&) {
       --running_;
     }
-    Succeed();
+    Follow();
   }
 }
 
-void KilledQueueDriver::Succeed() {
+void KilledQueueDriver::Follow() {
   const auto interleave = context_->interleave;
   const bool check = context_->dice.OneIn(2);
   if (check) context_->interleave = [] {};
   std::unique_ptr<QueueDriver> next = Recovered();
-  if (check && next) CheckIdempotence();
+  if (!next) return;
+  const driver::RecoveryCounters one = next->recovery();
+  if (check && !context_->broken()) next = RecoveredOnceMore();
   context_->interleave = interleave;
   news_.assign(news_.size(), true);
-  if (!next) return;
-  const driver::RecoveryCounters& one = next->recovery();
   sum_.recoveries += 1;
   sum_.transactions_resumed += one.transactions_resumed;
   sum_.sends_ambiguous += one.sends_ambiguous;
@@ -120,7 +119,7 @@ void KilledQueueDriver::Succeed() {
   sum_.answers += one.answers;
   sum_.markers += one.markers;
   sum_.spares += one.spares;
-  QueueDriver::operator=(std::move(*next));
+  if (next) QueueDriver::operator=(std::move(*next));
 }
 
 // By the first that survives it.
@@ -129,10 +128,10 @@ std::unique_ptr<driver::QueueDriver> KilledQueueDriver::Recovered() {
     sim_device_->SetAnswers(deaths_ >= mortality_.answers_after);
     ++running_;
     try {
-      auto next = QueueDriver::Recover(memory_, sim_device_, told_, survivors_);
+      auto next = local_->MakeSuccessor();
       --running_;
       if (next.ok()) return *std::move(next);
-      context_->Break(absl::StrCat("Recover: ", next.status().message()));
+      context_->Break(absl::StrCat("adoption: ", next.status().message()));
       return nullptr;
     } catch (const DriverKilled&) {
       --running_;
@@ -144,19 +143,20 @@ std::unique_ptr<driver::QueueDriver> KilledQueueDriver::Recovered() {
 std::string KilledQueueDriver::Snapshot() const {
   const auto* const driver_log = reinterpret_cast<const char*>(&memory_->header());
   const auto* const recovery = reinterpret_cast<const char*>(memory_->poll_slots(0));
+  const arena::RecoveryMemoryMap& map = memory_->recovery_map();
   return std::string(driver_log, memory_->driver_map().total) +
-         std::string(recovery, memory_->recovery_map().spare_buffers);
+         std::string(recovery, map.spare_buffers) +
+         std::string(recovery + map.native, map.total - map.native);
 }
 
 // P5: one more recovery changes nothing, and asks nothing of the device.
-void KilledQueueDriver::CheckIdempotence() {
-  if (context_->broken()) return;
+std::unique_ptr<driver::QueueDriver> KilledQueueDriver::RecoveredOnceMore() {
   const std::string before = Snapshot();
   const uint64_t posts = sim_device_->posts();
-  const auto again = QueueDriver::Recover(memory_, sim_device_, told_, survivors_);
+  auto again = local_->MakeSuccessor();
   if (!again.ok()) {
     context_->Break(absl::StrCat("P5: a second recovery: ", again.status().message()));
-    return;
+    return nullptr;
   }
   const std::string after = Snapshot();
   const auto differs = std::mismatch(before.begin(), before.end(), after.begin());
@@ -165,6 +165,7 @@ void KilledQueueDriver::CheckIdempotence() {
                                  " requests, and has changed the memory from byte ",
                                  differs.first - before.begin(), " of ", before.size()));
   }
+  return *std::move(again);
 }
 
 driver::CommitOutcome KilledQueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
@@ -187,23 +188,6 @@ absl::StatusOr<bool> KilledQueueDriver::PollCompletions(uint32_t shard) {
 
 bool KilledQueueDriver::HandleEvent(uint32_t* shard) {
   return Survive([&] { return QueueDriver::HandleEvent(shard); });
-}
-
-// If the driver dies, the caller is not told what came of its request, as when the answer is lost.
-absl::StatusOr<uint32_t> KilledQueueDriver::Connect(uint32_t shard, const verbs::Address& address,
-                                                    std::string_view private_data, uint64_t tag) {
-  const size_t requests = sim_device_->requests();
-  ++running_;
-  try {
-    auto connection = QueueDriver::Connect(shard, address, private_data, tag);
-    --running_;
-    return connection;
-  } catch (const DriverKilled&) {
-    --running_;
-  }
-  if (sim_device_->requests() != requests) sim_device_->ExcuseLastRequest();
-  Succeed();
-  return absl::UnavailableError("the driver died");
 }
 
 }  // namespace baton::simulation

@@ -1,6 +1,6 @@
 // The engine's driver, which dies when the dice say so: at its crash points and in the middle of
-// what it asks of the device. Another takes its place then, with nothing but the arena and the
-// device's objects, may die of that too, and does what was asked.
+// what it asks of the device. Another takes its place then, with nothing but the arena, the
+// device's queues and the connection manager, may die of that too, and does what was asked.
 #ifndef TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_
 #define TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_
 
@@ -12,6 +12,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/sim_device.h"
 
@@ -31,15 +32,14 @@ const std::map<std::string, uint64_t>& DriverDeaths();
 
 class KilledQueueDriver final : public driver::QueueDriver {
  public:
-  KilledQueueDriver(QueueDriver&& first, Context* context, SimDevice* device, arena::Arena* arena,
-                    driver::DriverObserver* observer, const Mortality& mortality);
+  // Takes what the first driver of `local` has.
+  KilledQueueDriver(native::LocalDriver* local, Context* context, SimDevice* device,
+                    arena::Arena* arena, const Mortality& mortality);
   ~KilledQueueDriver() override;
 
   driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error) override;
   absl::StatusOr<bool> PollCompletions(uint32_t shard) override;
   bool HandleEvent(uint32_t* shard) override;
-  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag) override;
 
   void Immortal() { mortality_.once_in = 0; }
   uint64_t deaths() const { return deaths_; }
@@ -50,17 +50,16 @@ class KilledQueueDriver final : public driver::QueueDriver {
   // What `call` returns, by whoever lives to do it.
   template <typename Call>
   auto Survive(const Call& call);
-  void Succeed();
+  void Follow();
   std::unique_ptr<QueueDriver> Recovered();
-  void CheckIdempotence();
+  std::unique_ptr<QueueDriver> RecoveredOnceMore();
   std::string Snapshot() const;
 
   Context* const context_;
   SimDevice* const sim_device_;
   arena::Arena* const memory_;
-  driver::DriverObserver* const told_;
+  native::LocalDriver* const local_;
   Mortality mortality_;
-  const std::shared_ptr<driver::DeviceObjects> survivors_;
   std::vector<bool> news_;  // by shard: its owner may have missed something
   int running_ = 0;
   uint64_t deaths_ = 0;

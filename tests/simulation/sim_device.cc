@@ -266,6 +266,10 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
 }
 
 absl::Status SimQueuePair::SetError() {
+  if (state_ == QueuePairState::kInit) {  // by a destructor, perhaps, of what was never connected
+    Fail();
+    return absl::OkStatus();
+  }
   device_->context_->DriverPoint("device: set error");
   Fail();
   device_->context_->DriverPoint("device: in error");
@@ -449,7 +453,6 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> SimDevice::CreateQueuePair(
     const verbs::QueuePairOptions& options) {
   auto queue_pair = std::make_unique<SimQueuePair>(this, ++last_queue_pair_, options);
   queue_pairs_.push_back(queue_pair.get());
-  context_->DriverPoint("device: queue pair made");
   return queue_pair;
 }
 

@@ -218,11 +218,6 @@ class SimDevice final : public verbs::testing::FakeDevice {
   Wire* Request(RemoteEnd* peer, std::string private_data);
   bool listening() const { return listener_ != nullptr; }
 
-  // Connections that were ever asked for, by either side.
-  size_t requests() const { return wires_.size(); }
-  // Nobody has promised anything about the last.
-  void ExcuseLastRequest() { wires_.back()->broken = true; }
-
   std::string_view name() const override { return "simulated"; }
   verbs::DeviceLimits limits() const override;
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(

@@ -12,6 +12,7 @@
 #include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -39,7 +40,7 @@ class LimitedDevice final : public verbs::testing::ForwardingDevice {
   }
 };
 
-class Observer final : public driver::DriverObserver {
+class Observer final : public native::LocalObserver {
  public:
   void OnConnectionState(uint32_t, std::string_view) override {}
   void OnRefusedConnection(std::string_view) override {}
@@ -60,7 +61,8 @@ class Acceptor final : public Service {
 class DeviceLimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    driver_ = driver::QueueDriver::Create(arena_.get(), &device_, &observer_).value();
+    local_ = native::LocalDriver::Create(arena_.get(), &device_, &observer_).value();
+    driver_ = &local_->driver();
     driver::Ownership(arena_.get(), 0).GiveTo(kSlot, kWorkerId);
     WorkerOptions options;
     options.control_stream = false;
@@ -69,7 +71,7 @@ class DeviceLimitsTest : public ::testing::Test {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, wake_), 0);
     worker_->Connected(FileDescriptor(keeper_[0]));
     ASSERT_EQ(worker_->Start(arena_, FileDescriptor(wake_[0]), kWorkerId, kSlot), absl::OkStatus());
-    peer_.Connect(driver_->Listen({fabric_.host, 0}).value().port);
+    peer_.Connect(driver::ListenOnce(&device_, local_->objects(), {fabric_.host, 0}).value().port);
     ASSERT_TRUE(Until([&] { return service_.connection != nullptr && peer_.established; }));
   }
   void TearDown() override {
@@ -81,9 +83,9 @@ class DeviceLimitsTest : public ::testing::Test {
 
   bool Until(const std::function<bool()>& done) {
     const auto turn = [&] {
-      device_.Progress();
+      local_->TurnManager();
       uint32_t shard;
-      while (driver_->HandleEvent(&shard)) {
+      while (local_->HandleNotice(&shard)) {
       }
       outcome_ = driver_->ApplyNext(0, &error_);
       ASSERT_TRUE(driver_->PollCompletions(0).ok());
@@ -111,7 +113,8 @@ class DeviceLimitsTest : public ::testing::Test {
   std::shared_ptr<arena::Arena> arena_ = std::make_shared<arena::Arena>(
       arena::Arena::Create(driver::testing::TestShape(), "kv").value());
   Observer observer_;
-  std::unique_ptr<driver::QueueDriver> driver_;
+  std::unique_ptr<native::LocalDriver> local_;
+  driver::QueueDriver* driver_ = nullptr;  // that of `local_`
   Acceptor service_;
   std::unique_ptr<WorkerImpl> worker_;
   RawPeer peer_;
@@ -131,7 +134,7 @@ TEST_F(DeviceLimitsTest, shouldRefuseWhatTheDeviceDoesNotDo) {
   const absl::Status status = Send(verbs::Opcode::kWrite, kMaxMessage + 1);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("4097 bytes in one message"));
-  EXPECT_EQ(driver::ReserveGrant(*arena_, device_, driver_->objects().get(), 0, 8,
+  EXPECT_EQ(driver::ReserveGrant(*arena_, device_, local_->objects(), 0, 8,
                                  verbs::kLocalWrite | verbs::kRemoteAtomic)
                 .status()
                 .code(),

@@ -28,9 +28,8 @@ constexpr int kTransactionsPerTurn = 32;
 // always has more to send would not see for long what has completed, and so have no memory to send
 // from.
 constexpr uint64_t kSentBytesPerTurn = 1 << 20;
-// Events in one turn, of the connection manager and of the device: peers and the network decide how
-// many there are.
-constexpr int kEventsPerTurn = 64;
+// Notices of the connection manager in one turn: peers and the network decide how many there are.
+constexpr int kNoticesPerTurn = 64;
 // An owner with fewer pending entries in its commit log does not wait for room there: the largest
 // transaction fits, even when the driver is in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
@@ -40,6 +39,7 @@ constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 // up to its removal does so at once, or with shared receives within a second.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
+constexpr int kAbandonedPauseMs = 100;
 // A busy engine times one turn in this many: reading a clock costs as much as a work request.
 constexpr uint64_t kTimedTurns = 64;
 
@@ -59,11 +59,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   std::unique_ptr<Engine> engine(new Engine(arena, device, listener, options));
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
-  BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
-  if (options.wrap_driver) {
-    engine->driver_ = options.wrap_driver(std::move(engine->driver_), engine.get());
-  }
-  engine->succession_.SetDriver(engine->driver_.get());
+  BATON_ASSIGN_OR_RETURN(engine->local_, native::LocalDriver::Create(arena, device, engine.get()));
+  if (options.wrap_driver) options.wrap_driver(engine->local_.get());
+  engine->driver_ = &engine->local_->driver();
+  engine->succession_.SetDriver(engine->driver_);
   return engine;
 }
 
@@ -177,9 +176,8 @@ const EngineLoad* Engine::load() {
 
 bool Engine::Turn() {
   bool worked = RunPosted();
-  device_->Progress();
-  worked |= HandleEvents<&driver::QueueDriver::HandleEvent>();
-  worked |= HandleEvents<&driver::QueueDriver::HandleDeviceEvent>();
+  worked |= local_->TurnManager();
+  worked |= HandleNotices();
   worked |= TurnShards();
   if (!loss_ && driver_->AllBroken()) {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
@@ -237,11 +235,10 @@ bool Engine::RunPosted() {
   return !work.empty();
 }
 
-template <bool (driver::QueueDriver::*kHandleNext)(uint32_t*)>
-bool Engine::HandleEvents() {
+bool Engine::HandleNotices() {
   bool worked = false;
   uint32_t shard;
-  for (int i = 0; i < kEventsPerTurn && (driver_.get()->*kHandleNext)(&shard); ++i) {
+  for (int i = 0; i < kNoticesPerTurn && local_->HandleNotice(&shard); ++i) {
     worked = true;
     if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }
@@ -320,6 +317,7 @@ bool Engine::PollShard(uint32_t shard) {
 void Engine::BeginLoss(absl::Status why) {
   if (loss_) return;
   loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
+  objects()->listeners.clear();
   driver_->EndAll(MessageOf(loss_->why));
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
 }
@@ -352,20 +350,21 @@ bool Engine::MaySleep() {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
-  return true;
+  return !local_->has_orders();
 }
 
 // A signal comes for everything that this waits for, except time.
 int Engine::LongestSleepMs() {
   if (loss_) return kLossPauseMs;
-  if (budget_ == nullptr) return -1;
+  const int otherwise = driver_->HasAbandoned() ? kAbandonedPauseMs : -1;
+  if (budget_ == nullptr) return otherwise;
   constexpr uint64_t kMillisecondNs = 1'000'000;
   uint64_t longest = ~uint64_t{0};
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) continue;
     longest = std::min(longest, NanosecondsToWait(shard));
   }
-  if (longest == ~uint64_t{0}) return -1;
+  if (longest == ~uint64_t{0}) return otherwise;
   return static_cast<int>(longest / kMillisecondNs + 1);
 }
 
@@ -404,9 +403,22 @@ void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVer
 }
 
 uint32_t Engine::DisconnectAll(std::string_view why) {
-  const uint32_t count = driver_->DisconnectAll(why);
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
-  return count;
+  return local_->manager().DisconnectAll(why);
+}
+
+absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
+  if (!IsListening(address)) BATON_RETURN_IF_ERROR(CheckNotLost());
+  return ServiceEngine::Listen(address);
+}
+
+absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
+                                         std::string_view private_data, uint64_t tag) {
+  BATON_RETURN_IF_ERROR(CheckNotLost());
+  auto connection = local_->manager().Connect(shard, address, private_data, tag);
+  // The owner looks for the connection once it has the answer.
+  while (connection.ok() && HandleNotices()) {
+  }
+  return connection;
 }
 
 void Engine::RegisterGrant(uint32_t grant, GrantDone done) {

@@ -22,6 +22,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/brokered_succession.h"
 #include "supervisor/driver/engine/post_budget.h"
@@ -37,12 +38,10 @@ struct EngineOptions : SuccessionOptions {
   // Native: only the owner of a shard drives it, with Drive.
   bool owners_drive = false;
   // A simulation sets this, so that its driver can die.
-  std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
-                                                     driver::DriverObserver*)>
-      wrap_driver;
+  std::function<void(native::LocalDriver*)> wrap_driver;
 };
 
-class Engine final : public ServiceEngine, private driver::DriverObserver {
+class Engine final : public ServiceEngine, private native::LocalObserver {
  public:
   // `arena`, `device` and `listener` outlive it. The thread starts with Start.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(arena::Arena* arena, verbs::Device* device,
@@ -77,29 +76,25 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
                  Standing standing = Standing::kFirst) override;
 
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override {
-    return driver_->Listen(address);
-  }
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag) override {
-    return driver_->Connect(shard, address, private_data, tag);
-  }
+                                   std::string_view private_data, uint64_t tag) override;
   uint32_t DisconnectAll(std::string_view why) override;
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;
-  void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
+  void SetGate(driver::ConnectionGate* gate) override { local_->manager().SetGate(gate); }
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
   void SetPoisonDeaths(uint32_t deaths) override { succession_.SetPoisonDeaths(deaths); }
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
     return driver_->established_ns(connection);
   }
-  uint32_t connection_count() const override { return driver_->connection_count(); }
+  uint32_t connection_count() const override { return local_->manager().connection_count(); }
   uint32_t connections_of(uint32_t shard) const override {
-    return arena_->shard(shard).connections;
+    return local_->manager().connections_of(shard);
   }
   const EngineLoad* load() override;
-  driver::ObjectCounts device_objects() const override { return driver_->objects()->Count(); }
+  driver::ObjectCounts device_objects() const override { return local_->manager().Count(); }
 
   driver::QueueDriver& driver() { return *driver_; }
   int device_event_fd() const { return device_->event_fd(); }
@@ -113,15 +108,15 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   Engine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
          const EngineOptions& options);
 
-  driver::DeviceObjects* objects() const override { return driver_->objects().get(); }
+  driver::DeviceObjects* objects() const override { return local_->objects(); }
 
   void Loop();
   void EndIdle(uint64_t now);
   bool RunPosted();
   bool TurnShards();
   bool Glance(bool once);
-  template <bool (driver::QueueDriver::*kHandleNext)(uint32_t* shard)>
-  bool HandleEvents();
+  bool HandleNotices();
+  absl::Status CheckNotLost() const { return loss_ ? loss_->why : absl::OkStatus(); }
   void BeginLoss(absl::Status why);
   void ContinueLoss();
   bool IsLeftToOwner(uint32_t shard) const;
@@ -139,7 +134,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
 
   EngineOptions options_;
   FileDescriptor wake_;  // eventfd, of this process alone
-  std::unique_ptr<driver::QueueDriver> driver_;
+  std::unique_ptr<native::LocalDriver> local_;
+  driver::QueueDriver* driver_ = nullptr;  // that of `local_`
   BrokeredSuccession succession_;
   std::vector<uint8_t> unreadable_;     // by shard: its completion queue cannot be polled
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once

@@ -74,7 +74,7 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       .objects = inheritance_.objects.get(),
       .wake_driver = [this] { WakeDriver(); },
       .tell = [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); }});
-  driver_ = driver::QueueDriver::CreateBeside(&arena(), device_.get(), this, inheritance_.objects);
+  driver_ = driver::QueueDriver::Create(&arena(), device_.get(), this, inheritance_.objects);
   claims_.emplace(&arena(), &ownerships_, driver_.get(),
                   Claims::Options{inheritance_.slot, !inheritance_.outside_effects});
   change_.emplace(&arena(), driver_.get(), &reports_,
@@ -380,11 +380,6 @@ void NativeDriver::OnConnectionState(uint32_t connection, std::string_view what)
 
 void NativeDriver::OnRefusedConnection(std::string_view why) {
   Tell("connection_refused", -1, -1, why);
-}
-
-void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
-  Tell("queue_pair_failed", -1, connection == kNoConnection ? -1 : static_cast<int>(connection),
-       event.text);
 }
 
 void NativeDriver::OnSlotFree(uint32_t connection) {

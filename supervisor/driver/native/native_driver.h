@@ -38,7 +38,7 @@ namespace baton::driver_process {
 struct NativeInheritance {
   arena::Arena* arena = nullptr;
   verbs::Device* device = nullptr;
-  const native::QueuePairPool* pool = nullptr;
+  native::QueuePairPool* pool = nullptr;
   std::shared_ptr<driver::DeviceObjects> objects;
   uint32_t slot = 0;       // of the worker
   uint64_t worker_id = 0;  // of the worker
@@ -118,7 +118,6 @@ class NativeDriver final : private driver::DriverObserver {
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
   void OnRefusedConnection(std::string_view why) override;
-  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
   void OnSlotFree(uint32_t connection) override;
   void OnSettled(uint32_t connection, bool receive, uint64_t end) override;
 

@@ -113,8 +113,8 @@ void NativeEngine::OnRefusedConnection(std::string_view why) {
   TellRefused(why, MonotonicNanoseconds());
 }
 
-void NativeEngine::OnDeviceEvent(const verbs::DeviceEvent& event) {
-  const absl::Status told = TellDeviceEvent(event, driver::DriverObserver::kNoConnection);
+void NativeEngine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  const absl::Status told = TellDeviceEvent(event, connection);
   if (!told.ok()) listener_->OnDeviceLost(told);
 }
 

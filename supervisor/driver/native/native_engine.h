@@ -74,7 +74,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
   void OnFree(uint32_t connection) override { counters_->Look(connection); }
   void OnRefusedConnection(std::string_view why) override;
-  void OnDeviceEvent(const verbs::DeviceEvent& event) override;
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
 
   const ServiceOptions options_;
   FileDescriptor wake_;                // eventfd, of all processes of the service

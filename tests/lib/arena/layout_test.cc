@@ -24,7 +24,7 @@ constexpr Shape kShape = {.shards = 3,
                           .pooled_queue_pairs = 0,
                           .dump_buffers = 0,
                           .heap_pages = 0,
-                          .reserved1 = 0};
+                          .brokered_queue_pairs = 0};
 
 constexpr Shape SharedShape() {
   Shape shape = kShape;
@@ -97,7 +97,7 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, pooled_queue_pairs), 48u);
   EXPECT_EQ(offsetof(Shape, dump_buffers), 52u);
   EXPECT_EQ(offsetof(Shape, heap_pages), 56u);
-  EXPECT_EQ(offsetof(Shape, reserved1), 60u);
+  EXPECT_EQ(offsetof(Shape, brokered_queue_pairs), 60u);
 }
 
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {
@@ -510,6 +510,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(static_cast<int>(NoticeKind::kRequested), 1);
   EXPECT_EQ(static_cast<int>(NoticeKind::kHoldsNoReceive), 4);
   EXPECT_EQ(static_cast<int>(NoticeKind::kRejected), 6);
+  EXPECT_EQ(static_cast<int>(NoticeKind::kQueuePairFailed), 7);
   EXPECT_EQ(static_cast<int>(OrderKind::kAccept), 1);
   EXPECT_EQ(static_cast<int>(OrderKind::kFree), 4);
   EXPECT_EQ(sizeof(MailEntry), 16u);
@@ -622,6 +623,18 @@ TEST(Layout, shouldPlaceWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(map.NativeConnectionOf(0), 3244032u);
   EXPECT_EQ(map.NativeConnectionOf(4), 3244608u);
   EXPECT_EQ(map.total, 3248128u);
+}
+
+TEST(Layout, shouldPlaceTheSameForTheEngineOfABrokeredService) {
+  const Shape shape = WithPools(kShape);
+  EXPECT_EQ(shape.brokered_queue_pairs, 5u);  // each shard can have all connections
+  EXPECT_FALSE(IsNative(shape));
+  Shape native = kShape;
+  native.pooled_queue_pairs = 5;
+  EXPECT_EQ(WithPools(native).brokered_queue_pairs, 0u);
+  EXPECT_EQ(RecoveryMemoryMap(shape).total, RecoveryMemoryMap(native).total);
+  EXPECT_EQ(RecoveryMemoryMap(shape).NativeConnectionOf(4),
+            RecoveryMemoryMap(native).NativeConnectionOf(4));
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {

@@ -139,9 +139,7 @@ TEST_P(KilledWithinAHeapTest, shouldFinishWhatADeadRecoveryHasBegun) {
   DieAt("driver-heap-half", GetParam());
   EXPECT_THROW(Apply(), DriverDied);
   DieAt("driver-heap-half", 5 - GetParam());
-  EXPECT_THROW(
-      QueueDriver::Recover(&*arena, &device, &observer, driver->objects()).status().IgnoreError(),
-      DriverDied);
+  DieRecovering();
   LiveOn();
   Recover();
   ApplyAll();

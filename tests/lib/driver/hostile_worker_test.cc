@@ -10,6 +10,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -27,7 +28,7 @@ constexpr uint32_t kShards = 2;
 constexpr uint32_t kConnections = 4;
 constexpr uint64_t kWorkerId = 7;
 
-class NoObserver : public DriverObserver {
+class NoObserver : public native::LocalObserver {
  public:
   void OnConnectionState(uint32_t, std::string_view) override {}
   void OnRefusedConnection(std::string_view) override {}
@@ -37,8 +38,9 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   void SetUp() override {
     device = verbs::testing::OpenDevice(fabric).value();
-    driver = QueueDriver::Create(&arena, device.get(), &observer).value();
-    port = driver->Listen({fabric.host, 0}).value().port;
+    local = native::LocalDriver::Create(&arena, device.get(), &observer).value();
+    driver = &local->driver();
+    port = ListenOnce(device.get(), local->objects(), {fabric.host, 0}).value().port;
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       owners.emplace_back(&arena, shard);
       writers.emplace_back(&arena, shard);
@@ -111,9 +113,9 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
     for (int i = 0; i < 8; ++i) bytes[Below(sizeof(entry))] = static_cast<uint8_t>(random());
   }
   void TurnDriver() {
-    device->Progress();
+    local->TurnManager();
     uint32_t shard;
-    while (driver->HandleEvent(&shard)) {
+    while (local->HandleNotice(&shard)) {
     }
     for (uint32_t i = 0; i < kShards; ++i) {
       ASSERT_TRUE(driver->PollCompletions(i).ok());
@@ -136,7 +138,8 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   NoObserver observer;
   std::unique_ptr<verbs::Device> device;
-  std::unique_ptr<QueueDriver> driver;
+  std::unique_ptr<native::LocalDriver> local;
+  QueueDriver* driver = nullptr;  // that of `local`
   uint16_t port = 0;
   std::vector<Ownership> owners;
   std::vector<CommitWriter> writers;
@@ -159,8 +162,8 @@ TEST_P(HostileWorkerTest, shouldBreakNothingButItsConnections) {
     }
     if (Chance(20)) Scribble();
     if (Chance(5)) {
-      (void)driver->Connect(static_cast<uint32_t>(Below(kShards)),
-                            {fabric.host, Chance(50) ? port : uint16_t{1}}, "", round);
+      (void)local->manager().Connect(static_cast<uint32_t>(Below(kShards)),
+                                     {fabric.host, Chance(50) ? port : uint16_t{1}}, "", round);
     }
     Stage(static_cast<uint32_t>(Below(kShards)));
     TurnDriver();
@@ -181,7 +184,7 @@ TEST_P(HostileWorkerTest, shouldBreakNothingButItsConnections) {
         TurnDriver();
       },
       [&] {
-        return driver->connection_count() == 0 && arena.shard(0).connections == 0 &&
+        return local->manager().connection_count() == 0 && arena.shard(0).connections == 0 &&
                arena.shard(1).connections == 0;
       }));
   for (uint32_t shard = 0; shard < kShards; ++shard) {
@@ -206,7 +209,7 @@ TEST_P(HostileWorkerTest, shouldBreakNothingButItsConnections) {
         }
         TurnDriver();
       },
-      [&] { return driver->connection_count() == kConnections; }));
+      [&] { return local->manager().connection_count() == kConnections; }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, HostileWorkerTest, ::testing::Range(1u, 9u));

@@ -81,7 +81,7 @@ TEST_F(ManyConnectionsTest, shouldTellConnectionsApartBeyondThe65536th) {
   constexpr uint32_t kOthers = 65'537;
   Start(TestShape(1, kOthers + 1, 1));
   for (uint32_t i = 0; i < kOthers; ++i) {
-    ASSERT_TRUE(driver->Connect(0, {"10.0.0.2", 2}, "", 0).ok());
+    ASSERT_TRUE(Connect().ok());
   }
   const uint32_t connection = Established();
   ASSERT_EQ(connection, kOthers);
@@ -102,8 +102,8 @@ class SeveralDriversTest : public testing::QueueDriverTest {
     Make(TestShape(2));
     for (uint32_t shard = 0; shard < 2; ++shard) Establish(shard);
     objects_ = driver->objects();
-    driver.reset();
     for (uint32_t shard = 0; shard < 2; ++shard) {
+      driver->Leave(shard);
       drivers_[shard] = NewDriver();
       ASSERT_TRUE(drivers_[shard]->Adopt({shard}).ok());
     }
@@ -122,7 +122,7 @@ class SeveralDriversTest : public testing::QueueDriverTest {
   }
 
   std::unique_ptr<QueueDriver> NewDriver() {
-    return QueueDriver::CreateBeside(&*arena, device.get(), &observer, objects_);
+    return QueueDriver::Create(&*arena, device.get(), &observer, objects_);
   }
 
   void TurnAll() {

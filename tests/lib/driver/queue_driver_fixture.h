@@ -15,13 +15,14 @@
 #include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::driver::testing {
 
-class RecordingObserver : public DriverObserver {
+class RecordingObserver : public native::LocalObserver {
  public:
   void OnConnectionState(uint32_t connection, std::string_view what) override {
     states.push_back(absl::StrCat(connection, " ", absl::string_view(what.data(), what.size())));
@@ -37,31 +38,48 @@ class QueueDriverTest : public ::testing::Test {
   void SetUp() override { Make(TestShape()); }
 
   void Make(const arena::Shape& shape) {
-    driver.reset();
+    local.reset();
     writers.clear();
     read.assign(shape.shards, 0);
     device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
-    driver = QueueDriver::Create(&*arena, device.get(), &observer).value();
+    local = native::LocalDriver::Create(&*arena, device.get(), &observer).value();
+    driver = &local->driver();
     for (uint32_t i = 0; i < shape.shards; ++i) {
       Ownership(&*arena, i).GiveTo(0, 1);
       writers.emplace_back(&*arena, i);
       writers.back().Begin(1);
     }
-    port = driver->Listen({fabric.host, 0}).value().port;
+    port = Listen({fabric.host, 0}).value().port;
   }
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
+    return ListenOnce(device.get(), local->objects(), address);
+  }
+  absl::StatusOr<uint32_t> Connect(const verbs::Address& address, std::string_view private_data,
+                                   uint64_t tag) {
+    auto connection = local->manager().Connect(0, address, private_data, tag);
+    HandleNotices();
+    return connection;
+  }
+  uint32_t connection_count() const { return local->manager().connection_count(); }
 
-  void Turn() {
-    device->Progress();
+  void HandleNotices() {
     uint32_t shard;
-    while (driver->HandleEvent(&shard)) {
+    while (local->HandleNotice(&shard)) {
     }
-    while (driver->HandleDeviceEvent(&shard)) {
-    }
+  }
+  void Turn() {
+    local->TurnManager();
+    HandleNotices();
     for (uint32_t i = 0; i < arena->shape().shards; ++i) {
       ASSERT_TRUE(driver->PollCompletions(i).ok());
     }
     for (RawPeer* peer : peers) peer->Turn();
+  }
+  // The driver is dead: another takes its place.
+  void Recover() {
+    local->Follow(local->MakeSuccessor().value());
+    driver = &local->driver();
   }
   bool Until(const std::function<bool()>& done) {
     return Pump([&] { Turn(); }, done);
@@ -136,7 +154,8 @@ class QueueDriverTest : public ::testing::Test {
   RecordingObserver observer;
   std::unique_ptr<verbs::Device> device;
   std::optional<arena::Arena> arena;
-  std::unique_ptr<QueueDriver> driver;
+  std::unique_ptr<native::LocalDriver> local;
+  QueueDriver* driver = nullptr;  // that of `local`
   std::vector<CommitWriter> writers;
   std::vector<uint64_t> read;
   std::vector<RawPeer*> peers;

@@ -13,6 +13,7 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/queue_driver.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/lib/driver/scripted_driver_fixture.h"
 
 namespace baton::driver {
@@ -46,7 +47,7 @@ class RecoveryTest : public testing::ScriptedDriverTest {
   // Another connection, which the device has established and ended. The driver has polled what
   // that completed, and taken no event yet.
   void EndBeforeTheDriverKnows() {
-    connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
+    connection = Connect().value();
     queue_pair = arena->connection(connection).qp_number;
     ApplyReceives(2);
     device.Complete(queue_pair, true, "hello");
@@ -103,12 +104,6 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     DieAfterPosting(posted);
     Recover();
   }
-  void DieRecovering() {
-    EXPECT_THROW(
-        QueueDriver::Recover(&*arena, &device, &observer, driver->objects()).status().IgnoreError(),
-        DriverDied);
-  }
-
   void ExpectNoChangeWhenDoneAgain() {
     RecoverReceives(3, 1);
     RecoverSends(2, 1);
@@ -120,12 +115,11 @@ class RecoveryTest : public testing::ScriptedDriverTest {
   }
 
   void ReportDisconnected() {
-    device.Report(verbs::CmEventType::kDisconnected,
-                  driver->objects()->connections[connection].id.get());
+    device.Report(verbs::CmEventType::kDisconnected, device.IdOf(connection));
   }
   void HandleEvent() {
-    uint32_t shard;
-    ASSERT_TRUE(driver->HandleEvent(&shard));
+    local->TurnManager();
+    ASSERT_EQ(HandleNotices(), 1);
   }
 
   // Outstanding at the device, in words.
@@ -268,6 +262,7 @@ TEST_F(RecoveryTest, shouldPostAnotherMarkerWhenTheFirstWasMaybePosted) {
 }
 
 TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
+  harness::StoppedClock clock;
   const uint32_t other = Established();
   CommitSends(1);
   DieAfterPosting(0);
@@ -277,7 +272,12 @@ TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
   }
   Recover();
   EXPECT_THAT(Outstanding(false), SizeIs(arena::kMarkers));
-  EXPECT_TRUE(device.destroyed(queue_pair));
+  EXPECT_EQ(device.flushes(queue_pair), 1u);
+  clock.Pass(999'999'999);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  clock.Pass(1);
+  Poll();
   EXPECT_EQ(state(), ConnectionState::kClosed);
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
   EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
@@ -527,12 +527,16 @@ TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
   }
 }
 
-TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
+TEST_F(RecoveryTest, shouldEndAConnectionWhoseQueuePairRefusesItsMarkerToo) {
+  harness::StoppedClock clock;
   ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
-  EXPECT_TRUE(device.destroyed(queue_pair));
+  EXPECT_EQ(device.flushes(queue_pair), 1u);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  clock.Pass(1'000'000'000);
   Poll();
   EXPECT_EQ(state(), ConnectionState::kClosed);
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
@@ -541,13 +545,15 @@ TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
   EXPECT_EQ(counters.sends_posted, counters.sends_completed);
 }
 
-// Not every device stops at once: a native service's queue pair is in error until `baton-driver`
-// resets it.
+// Not every device stops at once: the queue pair is in error until `baton-driver` resets or
+// destroys it.
 TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
+  harness::StoppedClock clock;
   ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  clock.Pass(1'000'000'000);
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
   device.Flush(queue_pair);
@@ -597,14 +603,11 @@ TEST_F(RecoveryTest, shouldTellAReleaseAgain) {
   EXPECT_EQ(Apply(), CommitOutcome::kReleased);
 }
 
-TEST_F(RecoveryTest, shouldHandleAnEventThatItsPredecessorHasTaken) {
-  const std::shared_ptr<DeviceObjects> objects = driver->objects();
-  device.Report(verbs::CmEventType::kDisconnected, objects->connections[connection].id.get());
-  objects->has_event = device.NextEvent(&objects->event);
+TEST_F(RecoveryTest, shouldHandleANoticeThatItsPredecessorHasNotHandled) {
+  ReportDisconnected();
+  local->TurnManager();
   Recover();
-  uint32_t shard;
-  EXPECT_TRUE(driver->HandleEvent(&shard));
-  EXPECT_FALSE(driver->HandleEvent(&shard));
+  EXPECT_EQ(HandleNotices(), 1);
   EXPECT_THAT(ReadAll(), ElementsAre("ended"));
 }
 
@@ -811,6 +814,7 @@ TEST_F(AnsweringRecoveryTest, shouldWaitForTheSpareOfADriverThatDidNotAsk) {
 
 // Other processes of a native service can write where a device keeps it.
 TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense) {
+  harness::StoppedClock clock;
   const uint64_t generation = arena->connection(connection).generation;
   const auto send = [&](uint64_t sequence, uint32_t of, uint64_t of_generation) {
     return arena::PackWrId(of, static_cast<uint32_t>(of_generation), arena::Direction::kSend,
@@ -838,9 +842,10 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
     device.is_confused = !lie.has_value();
     Recover();
     ASSERT_EQ(driver->recovery().connections_failed, 1u);
+    clock.Pass(1'000'000'000);
+    Poll();
     EXPECT_EQ(ReadAll().back(), "ended general error");
     EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
-    EXPECT_TRUE(device.destroyed(queue_pair));
     EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
     device.lie.reset();
     device.is_confused = false;
@@ -848,11 +853,14 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
 }
 
 TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
+  harness::StoppedClock clock;
   ApplySends(1);
   CommitSends(1);
   DieAfterPosting(0);
   device.Lose(queue_pair, false);
   Recover();
+  clock.Pass(1'000'000'000);
+  Poll();
   EXPECT_EQ(driver->recovery().connections_failed, 1u);
   EXPECT_THAT(observer.states.back(), HasSubstr("says that it is empty"));
 }

@@ -63,12 +63,6 @@ class RegionsTest : public testing::QueueDriverTest {
     request.remote_address = arena->region(region).address;
     return request;
   }
-  // The driver dies, and its successor finds what is in the arena.
-  void Succeed() {
-    std::shared_ptr<DeviceObjects> objects = driver->objects();
-    driver.reset();
-    driver = QueueDriver::Recover(&*arena, device.get(), &observer, std::move(objects)).value();
-  }
 };
 
 TEST_F(RegionsTest, shouldSendFromARegion) {
@@ -207,10 +201,10 @@ TEST_F(RegionsTest, shouldBeThereForTheNextDriver) {
   const uint32_t connection = Established(peer);
   writer().Send(connection, At(region, 0), 4);
   writer().Publish();
-  Succeed();
+  Recover();
   EXPECT_EQ(arena->region(region).length, 4096u);
   ASSERT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kApplied) << error;
-  Succeed();
+  Recover();
   peer.Receive();
   peer.Receive();
   EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0);
@@ -218,23 +212,6 @@ TEST_F(RegionsTest, shouldBeThereForTheNextDriver) {
   EXPECT_THAT(peer.received, ElementsAre("once"));
   EXPECT_EQ(unread(), 0u);
   EXPECT_EQ(Unregister(region), absl::OkStatus());
-}
-
-// The driver dies between the first and the last step.
-TEST_F(RegionsTest, shouldLeaveNoPlaceOfWhatWasRevokedInPart) {
-  const OwnMemory memory;
-  const uint32_t region = Registered(memory, 0, 4096);
-  const uint32_t grant = Grant(0, 64).value();
-  for (const uint32_t place : {arena::GrantOfRegion(region), grant}) {
-    ASSERT_TRUE(BeginRevoke(*arena, driver->objects().get(), place).ok());
-  }
-  Succeed();
-  EXPECT_EQ(arena->region(region).length, 0u);
-  EXPECT_EQ(arena->grant(grant).length, 0u);
-  EXPECT_EQ(driver->objects()->Count().memory_regions, 2u);
-  for (const uint32_t place : {arena::GrantOfRegion(region), grant}) {
-    EXPECT_TRUE(driver->objects()->grants[place].is_free());
-  }
 }
 
 // A worker may still believe in it.

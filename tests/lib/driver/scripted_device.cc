@@ -40,11 +40,19 @@ class ScriptedQueue final : public verbs::CompletionQueue {
   ScriptedDevice* const device_;
 };
 
+class ScriptedId final : public verbs::testing::FakeConnectionId {
+ public:
+  explicit ScriptedId(ScriptedDevice* device) : device_(device) { device->ids_.push_back(this); }
+  ~ScriptedId() override { std::erase(device_->ids_, this); }
+
+ private:
+  ScriptedDevice* const device_;
+};
+
 class ScriptedQueuePair final : public verbs::QueuePair {
  public:
   ScriptedQueuePair(ScriptedDevice* device, uint32_t number, uint32_t max_inline_data)
       : device_(device), number_(number), max_inline_data_(max_inline_data) {}
-  ~ScriptedQueuePair() override { state_of().destroyed = true; }
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return state_of().state; }
   uint32_t max_inline_data() const override { return max_inline_data_; }
@@ -173,8 +181,11 @@ void ScriptedDevice::Lose(uint32_t queue_pair, bool receive) {
   (receive ? state.receives : state.sends).clear();
 }
 
-bool ScriptedDevice::destroyed(uint32_t queue_pair) const {
-  return queue_pairs_[queue_pair - 1].destroyed;
+verbs::ConnectionId* ScriptedDevice::IdOf(uint32_t connection) const {
+  const auto found = std::find_if(ids_.begin(), ids_.end(), [connection](const auto* id) {
+    return reinterpret_cast<uintptr_t>(id->context) == uintptr_t{connection} + 1;
+  });
+  return found == ids_.end() ? nullptr : *found;
 }
 
 verbs::DeviceLimits ScriptedDevice::limits() const {
@@ -206,7 +217,7 @@ absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> ScriptedDevice::Creat
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> ScriptedDevice::Connect(
     const verbs::Address&, verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) {
   queue_pairs_[queue_pair->number() - 1].state = QueuePairState::kReadyToSend;
-  return std::make_unique<verbs::testing::FakeConnectionId>();
+  return std::make_unique<ScriptedId>(this);
 }
 
 }  // namespace baton::driver::testing

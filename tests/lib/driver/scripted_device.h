@@ -69,7 +69,8 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
   bool holds_no_receive = true;
   const verbs::SharedReceiveQueue* shared_queue = nullptr;  // the last that was made
   uint32_t limit = 0;                                       // as it was armed last
-  bool destroyed(uint32_t queue_pair) const;
+  // The id of the connection in this slot.
+  verbs::ConnectionId* IdOf(uint32_t connection) const;
 
   // ---- verbs::Device.
   std::string_view name() const override { return "scripted"; }
@@ -84,6 +85,7 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
       const verbs::ConnectionParameters& parameters) override;
 
  private:
+  friend class ScriptedId;
   friend class ScriptedQueue;
   friend class ScriptedQueuePair;
   friend class ScriptedSharedQueue;
@@ -91,7 +93,6 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
   struct State {  // of a queue pair
     verbs::QueuePairState state = verbs::QueuePairState::kInit;
     std::deque<PostedRequest> sends, receives;
-    bool destroyed = false;
     uint32_t flushes = 0;  // that were asked for
   };
   // kOk: it may be asked.
@@ -105,6 +106,7 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
             verbs::CompletionStatus status);
 
   std::deque<State> queue_pairs_;  // by number - 1
+  std::vector<verbs::ConnectionId*> ids_;
   verbs::testing::CompletionFifo completions_;
   std::deque<PostedRequest> shared_;
   std::vector<PostedRequest> history_;

@@ -14,12 +14,13 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/scripted_device.h"
 
 namespace baton::driver::testing {
 
-class StateObserver : public DriverObserver {
+class StateObserver : public native::LocalObserver {
  public:
   void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
   void OnRefusedConnection(std::string_view) override {}
@@ -52,17 +53,18 @@ class ScriptedDriverTest : public ::testing::Test {
   }
 
   void Start(const arena::Shape& shape) {
-    driver.reset();
+    local.reset();
     read = 0;
     arena.emplace(arena::Arena::Create(shape, "kv").value());
-    driver = QueueDriver::Create(&*arena, &device, &observer).value();
+    local = native::LocalDriver::Create(&*arena, &device, &observer).value();
+    driver = &local->driver();
     Ownership(&*arena, 0).GiveTo(0, 1);
     writer.emplace(&*arena, 0);
     writer->Begin(1);
   }
 
   uint32_t Established() {
-    const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
+    const uint32_t index = Connect().value();
     Handle(index, verbs::CmEventType::kEstablished);
     EXPECT_EQ(arena->shard(0).completion_tail, read + 1);
     const arena::CompletionEntry& entry = arena->completion(0, read++);
@@ -70,10 +72,23 @@ class ScriptedDriverTest : public ::testing::Test {
     EXPECT_EQ(entry.connection, index);
     return index;
   }
+  // The driver knows of the connection.
+  absl::StatusOr<uint32_t> Connect() {
+    absl::StatusOr<uint32_t> index = local->manager().Connect(0, {"10.0.0.2", 2}, "", 7);
+    if (index.ok()) EXPECT_EQ(HandleNotices(), 1);
+    return index;
+  }
   void Handle(uint32_t index, verbs::CmEventType event) {
-    device.Report(event, driver->objects()->connections[index].id.get());
+    device.Report(event, device.IdOf(index));
+    local->TurnManager();
+    EXPECT_EQ(HandleNotices(), 1);
+  }
+  // Returns how many there were.
+  int HandleNotices() {
+    int handled = 0;
     uint32_t shard;
-    EXPECT_TRUE(driver->HandleEvent(&shard));
+    while (local->HandleNotice(&shard)) ++handled;
+    return handled;
   }
 
   CommitOutcome Apply() { return driver->ApplyNext(0, &error); }
@@ -84,10 +99,10 @@ class ScriptedDriverTest : public ::testing::Test {
   }
   // The driver is dead: another takes its place.
   void Recover() {
-    const std::shared_ptr<DeviceObjects> objects = driver->objects();
-    driver.reset();
-    driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
+    local->Follow(local->MakeSuccessor().value());
+    driver = &local->driver();
   }
+  void DieRecovering() { EXPECT_THROW(local->MakeSuccessor().status().IgnoreError(), DriverDied); }
 
   // Returns the next entry of the completion log in words. Empty: there is none.
   std::string Read() {
@@ -105,7 +120,8 @@ class ScriptedDriverTest : public ::testing::Test {
   StateObserver observer;
   ScriptedDevice device;
   std::optional<arena::Arena> arena;
-  std::unique_ptr<QueueDriver> driver;
+  std::unique_ptr<native::LocalDriver> local;
+  QueueDriver* driver = nullptr;  // that of `local`
   std::optional<CommitWriter> writer;
   uint64_t read = 0;
   absl::Status error;

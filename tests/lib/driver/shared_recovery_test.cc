@@ -74,8 +74,8 @@ class SharedRecoveryTest : public testing::ScriptedDriverTest {
     if (queue_pair == 0) event.shared_receive_queue = device.shared_queue;
     event.text = "told";
     device.Report(event);
-    uint32_t shard;
-    EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
+    local->TurnManager();
+    HandleNotices();
   }
 
   std::string Describe(const CompletionEntry& entry, const std::string& status) const override {
@@ -320,7 +320,7 @@ TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAShardWhoseQueueRefuses) {
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
   EXPECT_THAT(observer.states.back(), HasSubstr("shared receive queue is broken"));
-  EXPECT_FALSE(driver->Connect(0, {"10.0.0.2", 2}, "", 7).ok());
+  EXPECT_FALSE(Connect().ok());
 }
 
 TEST_F(SharedRecoveryTest, shouldPostNothingMoreToAQueueThatRefuses) {
@@ -337,20 +337,7 @@ TEST_F(SharedRecoveryTest, shouldEndTheConnectionsThatItsPredecessorDidNotComeTo
   Recover();
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
-  EXPECT_FALSE(driver->Connect(0, {"10.0.0.2", 2}, "", 7).ok());
-}
-
-TEST_F(SharedRecoveryTest, shouldHandleADeviceEventThatItsPredecessorHadTaken) {
-  DeviceObjects& objects = *driver->objects();
-  objects.has_device_event = true;
-  objects.device_event.type = DeviceEventType::kSharedReceiveQueueFailed;
-  objects.device_event.shared_receive_queue = device.shared_queue;
-  Recover();
-  uint32_t shard;
-  EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
-  EXPECT_FALSE(driver->HandleDeviceEvent(&shard));
-  Poll();
-  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_FALSE(Connect().ok());
 }
 
 TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAQueueThatFailed) {
@@ -379,13 +366,15 @@ TEST_F(SharedRecoveryTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
   device.limit = 0;
   clock.Pass(9'999'999'999);
   Post({5});
+  local->TurnManager();
   EXPECT_EQ(device.limit, 0u);
   clock.Pass(1);
-  Post({6});
+  local->TurnManager();
   EXPECT_EQ(device.limit, kDepth / 4);
   device.limit = 0;
   clock.Pass(20'000'000'000);
-  Post({7});
+  Post({6});
+  local->TurnManager();
   EXPECT_EQ(device.limit, 0u);  // it is armed
 }
 
@@ -398,13 +387,13 @@ TEST_F(SharedRecoveryTest, shouldNotEndAConnectionBeforeItsLastReceiveIsLogged) 
   ASSERT_EQ(Commit(), CommitOutcome::kApplied);
   Poll();
   EXPECT_EQ(state(one), ConnectionState::kDraining);
-  EXPECT_FALSE(device.destroyed(Qp(one)));
+  EXPECT_TRUE(driver->objects()->connections[one].queue_pair);
   device.CompleteShared(Qp(one), 0, "", CompletionStatus::kFlushError);
   device.holds_no_receive = true;
   HandleDeviceEvent(DeviceEventType::kLastWorkRequestReached, Qp(one));
-  EXPECT_FALSE(device.destroyed(Qp(one)));  // its completion was not looked at yet
+  EXPECT_TRUE(driver->objects()->connections[one].queue_pair);  // its completion is to be taken
   Poll();
-  EXPECT_TRUE(device.destroyed(Qp(one)));
+  EXPECT_FALSE(driver->objects()->connections[one].queue_pair);
   EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0 flushed", "end of 0"));
   EXPECT_EQ(state(two), ConnectionState::kEstablished);
   EXPECT_THAT(observer.events, IsEmpty());
@@ -426,8 +415,10 @@ TEST_F(SharedRecoveryTest, shouldEndAConnectionWhosePredecessorWasToldThatItMay)
 TEST_F(SharedRecoveryTest, shouldKeepTheSlotOfAReceiveThatIsLost) {
   Post({0});
   device.holds_no_receive = false;
+  driver->EndAll("no answer");
   driver->GiveUp(0, "no answer");
-  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 fatal error of the device",
+                                     "end of 1 fatal error of the device"));
   EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
 }
 

@@ -116,11 +116,11 @@ class Driver final : public driver::DriverObserver {
     // What it would have inherited: the same queues and regions.
     objects->connections.resize(arena->shape().connections);
     Borrow(manager.objects().get(), objects.get());
-    pool.shards.resize(manager.pool().shards.size());
-    pool.places.resize(manager.pool().shards.size());
-    for (uint32_t shard = 0; shard < pool.shards.size(); ++shard) {
-      for (const auto& keepers : manager.pool().shards[shard]) {
-        pool.Add(shard, std::make_unique<InheritedQueuePair>(keepers.get(), &resets));
+    pool = QueuePairPool(manager.pool().shards());
+    for (uint32_t shard = 0; shard < pool.shards(); ++shard) {
+      for (uint32_t place = 0; place < manager.pool().places(shard); ++place) {
+        pool.Add(shard,
+                 std::make_unique<InheritedQueuePair>(manager.pool().at(shard, place), &resets));
       }
     }
     native.emplace(
@@ -130,11 +130,11 @@ class Driver final : public driver::DriverObserver {
                               .objects = objects.get(),
                               .wake_driver = [] {},
                               .tell = [this](std::string_view what) { told.emplace_back(what); }});
-    driver = QueueDriver::CreateBeside(arena, &*native, this, objects);
+    driver = QueueDriver::Create(arena, &*native, this, objects);
   }
   ~Driver() override {
+    native.reset();  // as if it were killed: nothing of it gives orders any more
     driver.reset();
-    native.reset();
     for (auto& queue : objects->completion_queues) (void)queue.release();
     for (auto& queue : objects->shared_receive_queues) (void)queue.release();
     (void)objects->buffers.release();
@@ -291,7 +291,9 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
 
   void OnFree(uint32_t) override {}
   void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
-  void OnDeviceEvent(const verbs::DeviceEvent& event) override { told.push_back(event.text); }
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t) override {
+    told.push_back(event.text);
+  }
 
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   std::unique_ptr<verbs::Device> device;
@@ -388,7 +390,7 @@ TEST_F(NativeDeviceTest, shouldLeaveItToBatonDriverToResetAQueuePair) {
     AcknowledgeAll();
     EXPECT_EQ(state(connection), ConnectionState::kFree);
     EXPECT_EQ(owner->resets, 0u);
-    EXPECT_EQ(manager->pool().shards[0][static_cast<size_t>(place)]->state(),
+    EXPECT_EQ(manager->pool().at(0, static_cast<uint32_t>(place))->state(),
               verbs::QueuePairState::kError);
     ASSERT_TRUE(Until([&] { return peer.disconnected; }));
     peers.clear();
@@ -482,10 +484,10 @@ TEST_F(NativeDeviceTest, shouldSayWhatIsQueuedAsItsDeviceDoes) {
   const uint32_t connection = Established(peer);
   const verbs::QueuePair& queue_pair = *owner->objects->connections[connection].queue_pair;
   const absl::StatusOr<std::optional<uint64_t>> last = queue_pair.LastQueued(true);
-  for (const auto& keepers : manager->pool().shards[0]) {
-    if (keepers->number() != queue_pair.number()) continue;
-    EXPECT_EQ(last.status().code(), keepers->LastQueued(true).status().code());
-  }
+  const int place = manager->pool().Find(0, queue_pair.number());
+  ASSERT_GE(place, 0);
+  EXPECT_EQ(last.status().code(),
+            manager->pool().at(0, static_cast<uint32_t>(place))->LastQueued(true).status().code());
   if (!last.ok()) return;
   EXPECT_EQ(*last, arena::PackWrId(connection, arena->connection(connection).generation,
                                    arena::Direction::kReceive, 0));
@@ -876,7 +878,7 @@ TEST_F(SpoiltPoolTest, shouldLeaveTheQueuePairsOfOtherRequestsAlone) {
   const uint32_t at = place == 0 ? 1 : 0;
   arena->pooled(0, at).state = static_cast<uint32_t>(arena::PooledState::kTaken);
   number(second) = arena->pooled(0, at).number;
-  ASSERT_TRUE(manager->pool().shards[0][at]->SetError().ok());  // it has ended
+  ASSERT_TRUE(manager->pool().at(0, at)->SetError().ok());  // it has ended
   Reject(first);
   EXPECT_EQ(pooled(at), arena::PooledState::kTaken);
 }

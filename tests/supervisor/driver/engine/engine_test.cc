@@ -253,7 +253,7 @@ class EngineTest : public ::testing::Test {
     device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     engine = Engine::Create(&*arena, device.get(), &listener, options).value();
-    port = engine->driver().Listen({fabric.host, 0}).value().port;
+    port = engine->Listen({fabric.host, 0}).value().port;
     engine->Start();
   }
   std::unique_ptr<FakeWorker> Attached() {

@@ -183,8 +183,7 @@ class DeviceEvents : public ::testing::Test {
     engine->Start();
     for (uint32_t shard = 0; shard < 2; ++shard) {
       const verbs::Address address = {"127.0.0.1", peers[shard].Listen()};
-      engine->Run(
-          [&] { connections[shard] = engine->driver().Connect(shard, address, "", 0).value(); });
+      engine->Run([&] { connections[shard] = engine->Connect(shard, address, "", 0).value(); });
       ASSERT_TRUE(Until([&] {
         return peers[shard].established && StateOf(shard) == arena::ConnectionState::kEstablished;
       }));
@@ -275,16 +274,6 @@ TEST_F(DeviceEvents, shouldEndAllConnectionsOfALostDeviceBeforeItStops) {
   EXPECT_FALSE(engine->Post([] {}));
 }
 
-TEST_F(DeviceEvents, shouldTakeNoConnectionWhileItGivesALostDeviceUp) {
-  engine->Run([&] {
-    engine->driver().EndAll("it is gone");
-    EXPECT_EQ(engine->driver().Connect(0, {"127.0.0.1", 1}, "", 0).status().code(),
-              absl::StatusCode::kUnavailable);
-    EXPECT_EQ(engine->driver().Listen({"127.0.0.1", 0}).status().code(),
-              absl::StatusCode::kUnavailable);
-  });
-}
-
 // With receives outstanding that never complete.
 class MuteDevice : public DeviceEvents {
  protected:
@@ -320,6 +309,18 @@ TEST_F(MuteDevice, shouldWaitForTheConnectionsToEndAndThenGiveThemUp) {
   ASSERT_TRUE(Until([&] { return !listener.lost().ok(); }));
   for (uint32_t shard = 0; shard < 2; ++shard)
     ExpectEnded(shard, verbs::CompletionStatus::kFatalError);
+}
+
+TEST_F(MuteDevice, shouldTakeNoConnectionWhileItGivesALostDeviceUp) {
+  PostReceives();
+  device.mute = true;
+  Tell(DeviceEventType::kDeviceLost);
+  ASSERT_TRUE(Until([&] { return StateOf(1) == arena::ConnectionState::kDraining; }));
+  engine->Run([&] {
+    EXPECT_EQ(engine->Connect(0, {"127.0.0.1", 1}, "", 0).status().code(),
+              absl::StatusCode::kUnavailable);
+    EXPECT_EQ(engine->Listen({"127.0.0.1", 0}).status().code(), absl::StatusCode::kUnavailable);
+  });
 }
 
 TEST_F(MuteDevice, shouldEndOtherShardsInOrderWhenACompletionQueueIsUnusable) {

@@ -176,7 +176,7 @@ TEST_F(PostRateTest, shouldKeepNoHandoffWaiting) {
 // Where the device sends within the call that posts, nobody learns meanwhile which memory is free.
 TEST_F(PostRateTest, shouldSendNoMoreThanAMebibyteAndATransactionInATurn) {
   driver::testing::RawPeer peer;
-  peer.Connect(engine->driver().Listen({"127.0.0.1", 0}).value().port);
+  peer.Connect(engine->Listen({"127.0.0.1", 0}).value().port);
   const auto turn = [&] {
     engine->Turn();
     peer.Turn();
