@@ -86,12 +86,30 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
   // Sets the state even if it is the error state already: another process may have set it, and what
   // this driver has posted since would stay in the queues.
   if (device.queue_pair) {
-    const absl::Status error = device.queue_pair->SetError();
-    if (!error.ok()) state_.slots[index].end_reason += absl::StrCat("; ", error.message());
+    NoteStopped(index, device.queue_pair->SetError());
   }
   ResolveRequests(index, true);
   ResolveRequests(index, false);
   FinishDraining(index);
+}
+
+// If the device refuses the error state, it may still execute what is outstanding, so the end waits
+// for completions. A queue pair of a pool cannot be destroyed here, so FinishAbandoned() tries
+// again.
+void ConnectionTeardown::NoteStopped(uint32_t index, const absl::Status& stopped) {
+  ConnectionSlot& slot = state_.slots[index];
+  const bool was_refused = std::exchange(slot.stop_refused, !stopped.ok());
+  if (stopped.ok()) return;
+  if (!was_refused) {
+    slot.end_reason += absl::StrCat("; ", stopped.message());
+    state_.observer->OnConnectionState(
+        index, absl::StrCat("is ending, and its queue pair cannot be put in the error state, which "
+                            "is tried again every second: ",
+                            stopped.message()));
+  }
+  slot.abandoned_ns = MonotonicNanoseconds();
+  state_.abandoned.push_back(index);
+  ++state_.ends_noted;
 }
 
 void ConnectionTeardown::FinishDraining(uint32_t index) {
@@ -167,8 +185,10 @@ void ConnectionTeardown::FailUnknown(uint32_t index, std::string_view why) {
 }
 
 // The device touches no buffer of the queue pair any more. Its earlier completions are in the
-// completion queue. A pooled queue pair stays in the error state instead.
+// completion queue. A pooled queue pair stays in the error state instead. One that is not in that
+// state is not abandoned, because the device could execute its requests after the end.
 void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
+  if (state_.slots[index].stop_refused && state_.device_lost.empty()) return;
   arena::StoreRelaxed(state_.record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
@@ -183,11 +203,17 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
   const std::vector<uint32_t> all = std::exchange(state_.abandoned, {});
   for (const uint32_t index : all) {
     const ConnectionRecord& connection = state_.record(index);
-    if (StateOf(connection) != ConnectionState::kDraining || connection.abandoned == 0) continue;
+    const bool stop_refused = state_.slots[index].stop_refused;
+    if (StateOf(connection) != ConnectionState::kDraining) continue;
+    if (connection.abandoned == 0 && !stop_refused) continue;
     const bool quiet = !state_.device_lost.empty() ||
                        MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);
+      continue;
+    }
+    if (connection.abandoned == 0) {
+      EndConnection(index);
       continue;
     }
     ambiguous_.SettleAbandoned(index);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/ambiguous_requests.h"
 #include "lib/driver/driver_state.h"
@@ -49,8 +50,9 @@ class ConnectionTeardown {
   void FailUnknown(uint32_t connection, std::string_view why);
   // Ends a connection whose queue pair does not complete even in the error state.
   void Abandon(uint32_t connection, std::string_view why);
-  // Ends the shard's abandoned connections, once the device has had its time. Called when the
-  // completion queue gives nothing more.
+  // Ends the shard's abandoned connections, once the device has had its time, and tries again to
+  // stop the queue pairs whose device refused it. Called when the completion queue gives nothing
+  // more.
   void FinishAbandoned(uint32_t shard);
 
   // See QueueDriver.
@@ -67,6 +69,7 @@ class ConnectionTeardown {
 
  private:
   bool AwaitsNotice(uint32_t connection) const;
+  void NoteStopped(uint32_t connection, const absl::Status& stopped);
   bool Drained(uint32_t connection) const;
   void ForgetSlot(uint32_t connection);
   void DropObjects(uint32_t connection);

@@ -79,8 +79,10 @@ struct ConnectionSlot {
   bool receives_held = false;   // until the spares have completed
   bool ending = false;          // in DriverState::ending
   bool unnoticed = false;       // begun by DriverState::BeginUnnoticed
+  bool stop_refused = false;    // its device refuses to put the queue pair in the error state
   uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
-  uint64_t abandoned_ns = 0;    // MonotonicNanoseconds(); 0: not by this driver
+  // MonotonicNanoseconds() when it was abandoned, or its stop refused; 0: not by this driver
+  uint64_t abandoned_ns = 0;
   std::string end_reason;
 };
 
@@ -135,7 +137,7 @@ struct DriverState {
   std::vector<ConnectionSlot> slots;  // by connection
   const uint32_t connection_slots;
   arena::ConnectionRecord* const records;  // in the arena
-  std::vector<uint32_t> abandoned;
+  std::vector<uint32_t> abandoned;         // connections, also those whose stop was refused
   // Connections that end as soon as a poll finds their completion queue empty.
   std::vector<uint32_t> ending;
   uint64_t ends_noted = 0;  // connections ever added to abandoned and ending

@@ -545,6 +545,59 @@ TEST_F(RecoveryTest, shouldEndAConnectionWhoseQueuePairRefusesItsMarkerToo) {
   EXPECT_EQ(counters.sends_posted, counters.sends_completed);
 }
 
+// The driver cannot destroy a queue pair of a pool, and the device still executes what is posted.
+TEST_F(RecoveryTest, shouldTryAgainToPutAQueuePairOfAPoolInError) {
+  ApplyReceives(1);
+  ApplySends(1);
+  harness::StoppedClock clock;
+  device.refuse_errors = 2;
+  Handle(connection, verbs::CmEventType::kDisconnected);
+  const size_t told = observer.states.size();
+  EXPECT_THAT(observer.states.back(), HasSubstr("tried again every second: the device stops"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  clock.Pass(999'999'999);
+  Poll();
+  EXPECT_EQ(device.refuse_errors, 1);
+  clock.Pass(1);
+  Poll();
+  EXPECT_EQ(device.refuse_errors, 0);
+  Poll();
+  EXPECT_EQ(device.flushes(queue_pair), 0u);
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  clock.Pass(1'000'000'000);
+  Poll();
+  EXPECT_EQ(device.flushes(queue_pair), 1u);
+  EXPECT_EQ(observer.states.size(), told);
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 0 flushed", "ended"));
+}
+
+// The device refuses the marker as well. It may still execute the send, so the end is not logged.
+TEST_F(RecoveryTest, shouldNotAbandonAQueuePairOfAPoolThatIsNotInError) {
+  CommitSends(1);
+  harness::StoppedClock clock;
+  device.refuse = 2;
+  device.queue_refused = true;
+  device.refuse_errors = 1;
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  Poll();
+  EXPECT_EQ(arena->connection(connection).abandoned, 0);
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  clock.Pass(1'000'000'000);
+  Poll();
+  EXPECT_EQ(device.flushes(queue_pair), 1u);
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0 flushed", "ended general error"));
+}
+
+// Not every device stops at once: a native service's queue pair is in error until `baton-driver`
+// resets it.
 // Not every device stops at once: the queue pair is in error until `baton-driver` resets or
 // destroys it.
 TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {

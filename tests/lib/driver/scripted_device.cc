@@ -69,6 +69,10 @@ class ScriptedQueuePair final : public verbs::QueuePair {
     return device_->LastOf(receive ? state_of().receives : state_of().sends, number_, receive);
   }
   absl::Status SetError() override {
+    if (device_->refuse_errors > 0) {
+      --device_->refuse_errors;
+      return absl::InternalError("the device stops nothing");
+    }
     state_of().state = QueuePairState::kError;
     ++state_of().flushes;
     return absl::OkStatus();

@@ -30,6 +30,8 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
   // The next posts are refused. `queue_refused`: and nevertheless posted.
   int refuse = 0;
   bool queue_refused = false;
+  // The next queue pairs are not put in the error state.
+  int refuse_errors = 0;
   enum class PollDeath : uint8_t {
     kNone,
     kBeforeTaking,  // copied, and still in the queue
