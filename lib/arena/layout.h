@@ -578,7 +578,7 @@ struct ConnectionRecord {
   uint8_t was_established;  // at some time
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
-  uint8_t abandoned;  // its queue pair was destroyed with work outstanding
+  uint8_t abandoned;  // its queue pair does not complete what is outstanding
   // 1: a driver is accepting the connection into `shard`, and has not applied its cursors and state
   // yet. No worker loads the connection meanwhile. Since version 2.
   uint8_t arriving;
@@ -737,14 +737,17 @@ struct PooledQueuePair {
 };
 static_assert(sizeof(PooledQueuePair) == 8);
 
-// A native shard's changes of owner, beside its OwnershipRecord.
+// A shard's changes of owner, beside its OwnershipRecord. A brokered service has `writers` alone, a
+// native one all the rest.
 struct NativeShard {
   // Written by `baton-driver`. The worker slot + 1 that may claim the shard when its owner is dead
   // or gives it up; 0: none.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
   uint64_t reserved;            // the release before noted here what operators were told
-  uint8_t pad0[40];
+  // Written by the engine. By commit bank: the worker that may still write it; 0: none.
+  uint64_t writers[kCommitBanks];
+  uint8_t pad0[8];
   // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // when the last change of owner began
   uint64_t change_epoch;     // the epoch that this change ends

@@ -8,10 +8,12 @@
 
 namespace baton::driver {
 
-// Skips epochs whose bank a former owner may still write.
+// Skips epochs whose bank a former owner may still write. An epoch that is prepared and not begun
+// has no writer: its driver died before the word named the owner.
 uint64_t Ownership::NextEpoch() const {
   for (uint64_t next = epoch() + 1; next <= epoch() + arena::kCommitBanks; ++next) {
-    if (writers_[next % arena::kCommitBanks] == 0) return next;
+    const bool is_prepared = arena::CursorIsOf(arena_->shard(shard_).commit_head, next);
+    if (writer(next) == 0 || is_prepared) return next;
   }
   return 0;
 }
@@ -21,8 +23,10 @@ bool Ownership::CanGive() const { return NextEpoch() != 0; }
 void Ownership::GiveTo(uint32_t worker_slot, uint64_t worker_id) {
   const uint64_t next = NextEpoch();
   BATON_CHECK(!owned() && next != 0);
-  writers_[next % arena::kCommitBanks] = worker_id;
   PrepareEpoch(next, worker_id);
+  arena::OrderForCrash();
+  arena::StoreRelaxed(writer(next), worker_id);
+  arena::OrderForCrash();
   word_.Store(next, worker_slot);  // this one store moves the shard
 }
 
@@ -50,7 +54,8 @@ void Ownership::End(bool released) {
   shard.owner.cut_tail = arena::CursorIndex(shard.commit_head);
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
   arena::StoreRelaxed(shard.owner.owner_worker_id, uint64_t{0});
-  if (released) writers_[epoch() % arena::kCommitBanks] = 0;
+  if (released) arena::StoreRelaxed(writer(epoch()), uint64_t{0});
+  arena::OrderForCrash();
   word_.Store(epoch(), arena::kNobody);
 }
 
@@ -85,8 +90,8 @@ bool Ownership::HandOver(uint64_t seen) {
 }
 
 void Ownership::ProveDead(uint64_t worker_id) {
-  for (uint64_t& writer : writers_) {
-    if (writer == worker_id) writer = 0;
+  for (uint64_t& writer : arena_->native_shard(shard_).writers) {
+    if (writer == worker_id) arena::StoreRelaxed(writer, uint64_t{0});
   }
 }
 

@@ -3,13 +3,13 @@
 // The owner of an epoch writes bank epoch % kCommitBanks. Ending an epoch records how many of its
 // commit entries count and removes the owner from the ownership word. Nobody reads what the former
 // owner stores in its bank later. A bank is used again only after its former writer gave the shard
-// away, or after its process is proven dead.
+// away, or after its process is proven dead. All of this is in the arena, so another Ownership goes
+// on where the driver of the first one died.
 //
 // Thread-compatible: the driver's thread; in native services one thread of each process.
 #ifndef LIB_DRIVER_OWNERSHIP_H_
 #define LIB_DRIVER_OWNERSHIP_H_
 
-#include <array>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -76,14 +76,16 @@ class Ownership {
 
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
+  // The worker that may still write the epoch's bank; 0: none.
+  uint64_t& writer(uint64_t epoch) const {
+    return arena_->native_shard(shard_).writers[epoch % arena::kCommitBanks];
+  }
   uint64_t NextEpoch() const;  // 0: no bank is free
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
 
   arena::Arena* arena_;
   uint32_t shard_;
   ClaimWord word_;
-  // The worker that may still write each bank; 0: none.
-  std::array<uint64_t, arena::kCommitBanks> writers_ = {};
 };
 
 }  // namespace baton::driver

@@ -106,6 +106,53 @@ TEST_F(OwnershipTest, shouldSkipTheBankOfAFencedOwner) {
   EXPECT_EQ(ownership.epoch(), 6u);  // 5 would use Ann's bank
 }
 
+TEST_F(OwnershipTest, shouldBeKnownToTheDriverThatFollows) {
+  for (uint64_t worker = 1; worker <= arena::kCommitBanks; ++worker) {
+    ownership.GiveTo(0, worker);
+    ownership.End(/*released=*/false);
+  }
+  Ownership next(&arena, 0);
+  EXPECT_FALSE(next.CanGive());
+  next.ProveDead(2);
+  next.GiveTo(kAnnsSlot, kAnn);
+  EXPECT_EQ(next.epoch(), 6u);
+  EXPECT_EQ(Ownership(&arena, 0).owner_id(), kAnn);
+}
+
+// A driver that gives the shard to Ann dies between each two stores.
+TEST_F(OwnershipTest, shouldGiveAgainWhatADeadDriverHasNotGiven) {
+  ownership.GiveTo(0, 1);
+  ownership.End(/*released=*/false);
+  const uint64_t before = record.ownership;
+  ownership.GiveTo(kAnnsSlot, kAnn);
+  for (const bool writer_noted : {true, false}) {
+    record.ownership = before;
+    if (!writer_noted) arena.native_shard(0).writers[2] = 0;
+    Ownership next(&arena, 0);
+    ASSERT_TRUE(next.CanGive());
+    next.GiveTo(kBobsSlot, kBob);
+    EXPECT_EQ(next.epoch(), 2u);
+    EXPECT_EQ(next.owner_id(), kBob);
+    EXPECT_EQ(arena.native_shard(0).writers[2], kBob);
+  }
+}
+
+// It had noted the release, and died before the word said so.
+TEST_F(OwnershipTest, shouldEndAgainWhatADeadDriverHasEndedInPart) {
+  ownership.GiveTo(kAnnsSlot, kAnn);
+  const uint64_t before = record.ownership;
+  ownership.End(/*released=*/true);
+  record.ownership = before;
+  Ownership next(&arena, 0);
+  next.End(/*released=*/true);
+  for (uint64_t epoch = 2; epoch <= 1 + arena::kCommitBanks; ++epoch) {
+    next.GiveTo(kBobsSlot, kBob);
+    EXPECT_EQ(next.epoch(), epoch);
+    next.End(/*released=*/false);
+  }
+  EXPECT_FALSE(next.CanGive());
+}
+
 TEST_F(OwnershipTest, shouldAskTheEpochThatIsRunningForItsRelease) {
   ownership.GiveTo(kAnnsSlot, kAnn);
   ownership.End(/*released=*/true);
