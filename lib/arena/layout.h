@@ -578,7 +578,7 @@ struct ConnectionRecord {
   uint8_t was_established;  // at some time
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
-  uint8_t abandoned;  // its queue pair does not complete what is outstanding
+  uint8_t abandoned;  // its queue pair was destroyed with work outstanding
   // 1: a driver is accepting the connection into `shard`, and has not applied its cursors and state
   // yet. No worker loads the connection meanwhile. Since version 2.
   uint8_t arriving;

@@ -86,30 +86,32 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
   // Sets the state even if it is the error state already: another process may have set it, and what
   // this driver has posted since would stay in the queues.
   if (device.queue_pair) {
-    NoteStopped(index, device.queue_pair->SetError());
+    const absl::Status stopped = device.queue_pair->SetError();
+    if (!stopped.ok()) return OnNotStopped(index, stopped);
   }
+  state_.slots[index].stop_refused = false;
   ResolveRequests(index, true);
   ResolveRequests(index, false);
   FinishDraining(index);
 }
 
-// If the device refuses the error state, it may still execute what is outstanding, so the end waits
-// for completions. A queue pair of a pool cannot be destroyed here, so FinishAbandoned() tries
-// again.
-void ConnectionTeardown::NoteStopped(uint32_t index, const absl::Status& stopped) {
+// The device refuses the error state, so it may still execute what is outstanding. In a brokered
+// service the queue pair is destroyed. One of a native service cannot be destroyed here: its end
+// waits for completions, and FinishAbandoned() tries again.
+void ConnectionTeardown::OnNotStopped(uint32_t index, const absl::Status& why) {
+  if (!arena::IsNative(arena_->shape())) return Abandon(index, MessageOf(why));
   ConnectionSlot& slot = state_.slots[index];
-  const bool was_refused = std::exchange(slot.stop_refused, !stopped.ok());
-  if (stopped.ok()) return;
-  if (!was_refused) {
-    slot.end_reason += absl::StrCat("; ", stopped.message());
+  if (!std::exchange(slot.stop_refused, true)) {
+    slot.end_reason += absl::StrCat("; ", why.message());
     state_.observer->OnConnectionState(
         index, absl::StrCat("is ending, and its queue pair cannot be put in the error state, which "
                             "is tried again every second: ",
-                            stopped.message()));
+                            why.message()));
   }
   slot.abandoned_ns = MonotonicNanoseconds();
   state_.abandoned.push_back(index);
   ++state_.ends_noted;
+  FinishDraining(index);
 }
 
 void ConnectionTeardown::FinishDraining(uint32_t index) {
@@ -184,11 +186,12 @@ void ConnectionTeardown::FailUnknown(uint32_t index, std::string_view why) {
   }
 }
 
-// The device touches no buffer of the queue pair any more. Its earlier completions are in the
-// completion queue. A pooled queue pair stays in the error state instead. One that is not in that
-// state is not abandoned, because the device could execute its requests after the end.
+// The device touches no buffer of the queue pair any more, because it is destroyed. Its earlier
+// completions are in the completion queue. That of a native service stays in the error state
+// instead. One that is not in that state is not abandoned, because the device could execute its
+// requests after the end.
 void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
-  if (state_.slots[index].stop_refused && state_.device_lost.empty()) return;
+  if (state_.slots[index].stop_refused) return;
   arena::StoreRelaxed(state_.record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
@@ -206,7 +209,7 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
     const bool stop_refused = state_.slots[index].stop_refused;
     if (StateOf(connection) != ConnectionState::kDraining) continue;
     if (connection.abandoned == 0 && !stop_refused) continue;
-    const bool quiet = !state_.device_lost.empty() ||
+    const bool quiet = !arena::IsNative(arena_->shape()) ||
                        MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);

@@ -48,7 +48,8 @@ class ConnectionTeardown {
   // known which of them were posted.
   void ResolveRequests(uint32_t connection, bool receive);
   void FailUnknown(uint32_t connection, std::string_view why);
-  // Ends a connection whose queue pair does not complete even in the error state.
+  // Ends a connection whose queue pair does not complete even in the error state, and destroys the
+  // queue pair where that is possible.
   void Abandon(uint32_t connection, std::string_view why);
   // Ends the shard's abandoned connections, once the device has had its time, and tries again to
   // stop the queue pairs whose device refused it. Called when the completion queue gives nothing
@@ -69,7 +70,7 @@ class ConnectionTeardown {
 
  private:
   bool AwaitsNotice(uint32_t connection) const;
-  void NoteStopped(uint32_t connection, const absl::Status& stopped);
+  void OnNotStopped(uint32_t connection, const absl::Status& why);
   bool Drained(uint32_t connection) const;
   void ForgetSlot(uint32_t connection);
   void DropObjects(uint32_t connection);

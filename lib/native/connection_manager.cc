@@ -1,6 +1,8 @@
 #include "lib/native/connection_manager.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -113,6 +115,28 @@ bool ConnectionManager::Turn(bool ordered) {
   return worked;
 }
 
+void ConnectionManager::CarryOutOrders() {
+  pending_ = true;
+  for (uint32_t shard = 0; shard < used_.size(); ++shard) {
+    while (HandleOrder(shard)) {
+    }
+  }
+}
+
+void ConnectionManager::DestroyQueuePair(uint32_t shard, uint32_t number) {
+  const int found = pool_.Find(shard, number);
+  if (found < 0) return;
+  const auto place = static_cast<uint32_t>(found);
+  const uint32_t index = std::exchange(occupied_[shard][place], 0) - 1;
+  if (index < connections_.size()) {
+    Disconnect(index);
+    connections_[index].id.reset();  // it refers to the queue pair
+    connections_[index].pooled = -1;
+  }
+  pool_.NoteFree(shard, place);
+  StoreState({shard, place, 0}, PooledState::kFree);
+}
+
 bool ConnectionManager::TurnShards() {
   bool worked = false;
   for (uint32_t shard = 0; shard < used_.size(); ++shard) {
@@ -121,7 +145,7 @@ bool ConnectionManager::TurnShards() {
   }
   ArmLimits();
   worked |= FreeSlots();
-  if (std::exchange(freed_, false)) SpendForgotten();
+  if (std::exchange(freed_, false) && !pool_.makes()) SpendForgotten();
   return RenewQueuePairs() || worked;
 }
 
@@ -172,7 +196,8 @@ uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   for (uint32_t index = 0; index < connections_.size(); ++index) {
     const Phase phase = connections_[index].phase;
     if (phase == Phase::kNone || phase == Phase::kEnded) continue;
-    Disconnect(index);
+    // A driver in this process is sure to order it, and does so before it sees what is flushed.
+    if (!pool_.makes()) Disconnect(index);
     Tell(index, NoticeKind::kEnded, CompletionStatus::kSuccess, why);
     ++count;
   }
@@ -212,7 +237,9 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   arena::ConnectionRecord& record = arena_->connection(index);
   fresh.generation = record.generation;
   fresh.shard = record.shard;
-  record = fresh;
+  // Other threads read the state of a free slot, and nothing else of it.
+  static_assert(offsetof(arena::ConnectionRecord, state) == 0);
+  std::memcpy(&record.state + 1, &fresh.state + 1, sizeof(record) - sizeof(record.state));
   arena_->native_connection(index).answer_length = 0;
   arena_->native_connection(index).end_reason[0] = 0;
   // Drivers that look for free slots of their shards read these two in the reverse order: a driver
@@ -334,6 +361,15 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
+// Returns the connection whose driver has taken the queue pair, and has not accepted with it.
+uint32_t ConnectionManager::FindTaken(uint32_t number) const {
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const bool exists = connections_[i].phase != Phase::kNone;
+    if (exists && arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return i;
+  }
+  return kNoConnection;
+}
+
 // Like SharedReceives::Refuse: the flag keeps drivers from posting and accepting.
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
@@ -360,8 +396,9 @@ void ConnectionManager::ArmLimits() {
 }
 
 void ConnectionManager::OnDeviceEvent(verbs::DeviceEvent event) {
-  const uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
+  uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
+    if (index == kNoConnection && pool_.makes()) index = FindTaken(event.qp_number);
     if (index != kNoConnection) Tell(index, NoticeKind::kHoldsNoReceive);
     return;
   }
@@ -522,7 +559,11 @@ void ConnectionManager::Free(uint32_t index) {
   --used_[connection.shard];
   // The device may still have completions of an abandoned connection.
   const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
-  if (connection.pooled < 0) {
+  if (pool_.makes()) {
+    if (connection.pooled >= 0) {
+      DestroyQueuePair(connection.pooled_shard, QueuePairOf(connection)->number());
+    }
+  } else if (connection.pooled < 0) {
     SpendNeverConnected(index, /*rests=*/abandoned);
   } else {
     Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
@@ -536,10 +577,8 @@ void ConnectionManager::Free(uint32_t index) {
   unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
-// `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once. One that was
-// made on demand does not serve again.
+// `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once.
 void ConnectionManager::Spend(uint32_t shard, uint32_t place, bool rests) {
-  rests &= !pool_.makes();
   const Spent spent = {shard, place, MonotonicNanoseconds() + (rests ? kTimeWaitNs : 0)};
   StoreState(spent, PooledState::kSpent);
   rests ? spent_.push_back(spent) : spent_.push_front(spent);
@@ -611,8 +650,7 @@ bool ConnectionManager::RenewQueuePairs() {
     if (MonotonicNanoseconds() < spent.not_before_ns) break;
     worked = true;
     spent_.pop_front();
-    if (!pool_.makes() && !Renew(spent)) continue;
-    pool_.NoteFree(spent.shard, spent.place);
+    if (!Renew(spent)) continue;
     occupied_[spent.shard][spent.place] = 0;
     --resting_[spent.shard];
     StoreState(spent, PooledState::kFree);

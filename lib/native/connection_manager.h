@@ -70,6 +70,10 @@ class ConnectionManager {
   // Bounded: the rest waits for the next call. The caller calls it when the device's event_fd is
   // readable, and when a driver has woken it. `ordered`: a driver may have put an order.
   bool Turn(bool ordered = true);
+  // Carries out the drivers' orders at once. Called by a driver's device in the same process.
+  void CarryOutOrders();
+  // Destroys a queue pair that was made on demand, and the connection's id, if it has one.
+  void DestroyQueuePair(uint32_t shard, uint32_t number);
 
  private:
   // kAccepted: by this service, or by the peer that it connects to.
@@ -139,6 +143,7 @@ class ConnectionManager {
   std::string AnswerOf(uint32_t connection) const;
   uint32_t LeastUsedShard() const;
   uint32_t FindQueuePair(uint32_t number) const;
+  uint32_t FindTaken(uint32_t number) const;
 
   arena::Arena* arena_;
   verbs::Device* device_;

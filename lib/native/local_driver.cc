@@ -24,19 +24,29 @@ LocalDriver::~LocalDriver() {
   device_.reset();
 }
 
+template <typename Work>
+void LocalDriver::CarryOut(const Work& work) {
+  carrying_out_ = true;
+  work();
+  carrying_out_ = false;
+}
+
 // The former driver's objects and the event that it was handling are dropped without effect. Its
 // notice is still in the ring.
 absl::StatusOr<std::unique_ptr<driver::QueueDriver>> LocalDriver::MakeSuccessor() {
   device_.reset();
-  noticed_ = ordered_ = true;
+  noticed_ = true;
   device_ = std::make_unique<NativeDevice>(NativeDevice::Context{
       .arena = arena_,
       .device = real_device_,
       .pool = &manager_->pool(),
       .objects = objects(),
-      .wake_driver = [this] { ordered_ = true; },
+      .wake_driver = [this] { CarryOut([this] { manager_->CarryOutOrders(); }); },
       .tell = [](std::string_view) { BATON_CHECK(false); },  // nobody else writes the pool's states
-      .hears_device = false});
+      .destroy =
+          [this](uint32_t shard, uint32_t number) {
+            CarryOut([&] { manager_->DestroyQueuePair(shard, number); });
+          }});
   auto driver = driver::QueueDriver::Create(arena_, device_.get(), this, manager_->objects());
   std::vector<uint32_t> shards(arena_->shape().shards), connections(arena_->shape().connections);
   std::iota(shards.begin(), shards.end(), 0);

@@ -42,14 +42,15 @@ class LocalDriver final : private driver::DriverObserver, private ConnectionObse
   const ConnectionManager& manager() const { return *manager_; }
   driver::DeviceObjects* objects() const { return manager_->objects().get(); }
 
-  // Has the connection manager handle the device's events and the driver's orders. Returns whether
-  // there were any.
+  // Has the connection manager handle the device's events. Returns whether there were any. The
+  // driver's orders are carried out when it gives them.
   bool TurnManager() {
     if (noticed_) device_->ServeAnotherFirst();
-    return manager_->Turn(std::exchange(ordered_, false));
+    return manager_->Turn(/*ordered=*/false);
   }
-  // Returns true if TurnManager() has something to do that the device does not signal.
-  bool has_orders() const { return ordered_; }
+  // Returns true while the driver's order is carried out. A driver that is killed for a test does
+  // not die in here, because the manager would be in another process.
+  bool is_carrying_out() const { return carrying_out_; }
   // Handles one notice of the connection manager. Returns false if there is none. Sets `*shard` to
   // the shard whose completion log got an entry, or kNoShard.
   bool HandleNotice(uint32_t* shard) {
@@ -72,6 +73,8 @@ class LocalDriver final : private driver::DriverObserver, private ConnectionObse
   }
   void OnRefusedConnection(std::string_view why) override { observer_->OnRefusedConnection(why); }
   void OnSlotFree(uint32_t connection) override;
+  template <typename Work>
+  void CarryOut(const Work& work);
   void OnSettled(uint32_t connection, bool receive, uint64_t end) override {
     observer_->OnSettled(connection, receive, end);
   }
@@ -87,7 +90,7 @@ class LocalDriver final : private driver::DriverObserver, private ConnectionObse
   std::unique_ptr<NativeDevice> device_;  // the driver's
   std::unique_ptr<driver::QueueDriver> driver_;
   bool noticed_ = true;  // the driver may have notices
-  bool ordered_ = true;  // the manager may have orders
+  bool carrying_out_ = false;
 };
 
 }  // namespace baton::native

@@ -54,10 +54,10 @@ bool IsNew(const verbs::QueuePair& pooled) {
 
 }  // namespace
 
-// A queue pair of the pool that a connection has. Its destructor leaves it in the error state until
-// `baton-driver` makes it new. A reset in this process would not wait for a packet that the device
-// is still processing, and Soft-RoCE would then lose count of the queue pair's users (rdma.md,
-// "Reset").
+// A queue pair of the pool that a connection has. In the connection manager's process its
+// destructor has it destroyed. Elsewhere it leaves it in the error state until `baton-driver` makes
+// it new. A reset in this process would not wait for a packet that the device is still processing,
+// and Soft-RoCE would then lose count of the queue pair's users (rdma.md, "Reset").
 class NativeQueuePair final : public verbs::QueuePair {
  public:
   NativeQueuePair(NativeDevice* device, uint32_t shard, verbs::QueuePair* inherited)
@@ -66,9 +66,14 @@ class NativeQueuePair final : public verbs::QueuePair {
   }
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
-    device_->queue_pairs_.erase(this);
+    NativeDevice* const device = device_;
+    device->queue_pairs_.erase(this);
     Leave();
-    if (inherited_->state() != verbs::QueuePairState::kError) (void)inherited_->SetError();
+    if (device->destroy_ != nullptr) {
+      device->destroy_(shard_, inherited_->number());
+    } else if (inherited_->state() != verbs::QueuePairState::kError) {
+      (void)inherited_->SetError();
+    }
   }
   // Leaves the queue pair to the shard's next driver: its state stays when this is destroyed.
   void Leave() {
@@ -189,7 +194,7 @@ NativeDevice::NativeDevice(Context context)
       objects_(context.objects),
       wake_driver_(std::move(context.wake_driver)),
       tell_(std::move(context.tell)),
-      hears_device_(context.hears_device),
+      destroy_(std::move(context.destroy)),
       ids_(arena_->shape().connections, nullptr),
       shard_of_(arena_->shape().connections, 0),
       orders_inherited_(arena_->shape().shards, 0) {}
@@ -275,8 +280,8 @@ void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connec
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
     // A record that was overwritten may have named it. `baton-driver` knows which connections have
     // queue pairs, and puts unusable ones back.
-    verbs::QueuePair* const inherited = pool_->at(shard, i);  // null: the driver died before
-    if (inherited != nullptr && !IsNew(*inherited)) continue;
+    verbs::QueuePair* const inherited = pool_->at(shard, i);
+    if (inherited == nullptr || !IsNew(*inherited)) continue;
     pool_->NoteFree(shard, i);
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
@@ -489,7 +494,7 @@ void NativeDevice::SetEnd(const MailEntry& notice, verbs::CmEvent* event) const 
 // events.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   if (NextToldEvent(event)) return true;
-  if (!hears_device_) return false;
+  if (destroy_ != nullptr) return false;
   while (device_->NextDeviceEvent(event)) {
     if (event->type == verbs::DeviceEventType::kLastWorkRequestReached) return true;
   }

@@ -35,8 +35,9 @@ class NativeDevice final : public verbs::Device {
     driver::DeviceObjects* objects = nullptr;
     std::function<void()> wake_driver;           // called after an order was put
     std::function<void(std::string_view)> tell;  // called with messages for operators
-    // False in the process of the ConnectionManager, which takes the device's events.
-    bool hears_device = true;
+    // In the process of the ConnectionManager, which takes the device's events: called in the place
+    // of SetError when a connection's queue pair is dropped for good. Null in another process.
+    std::function<void(uint32_t shard, uint32_t queue_pair)> destroy = nullptr;
   };
   explicit NativeDevice(Context context);
   ~NativeDevice() override;
@@ -69,7 +70,7 @@ class NativeDevice final : public verbs::Device {
   // Waits for the shared receives of ending connections: until the device reports the last
   // one, or their time is over.
   void Progress() override {
-    if (awaiting_last_receive_ != 0 && hears_device_) device_->Progress();
+    if (awaiting_last_receive_ != 0 && destroy_ == nullptr) device_->Progress();
   }
   int event_fd() const override { return -1; }  // completions use the inherited channels
 
@@ -103,7 +104,7 @@ class NativeDevice final : public verbs::Device {
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
-  const bool hears_device_;
+  const std::function<void(uint32_t, uint32_t)> destroy_;
   std::vector<uint32_t> shards_;          // that the driver operates
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection with objects here: its shard, as notified. Its record is not trusted, because

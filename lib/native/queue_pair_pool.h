@@ -91,7 +91,7 @@ class QueuePairPool {
                      " are in use, or wait until they may be used again: raise "
                      "queue_pairs_per_shard"));
   }
-  // The place is free again. A queue pair that was made on demand is destroyed before.
+  // The place is about to be free again. A queue pair that was made on demand is destroyed.
   void NoteFree(uint32_t shard, uint32_t place) {
     Shard& of = shards_[shard];
     of.first_free = std::min(of.first_free, place);

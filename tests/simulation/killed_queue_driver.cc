@@ -67,8 +67,8 @@ KilledQueueDriver::~KilledQueueDriver() {
 }
 
 bool KilledQueueDriver::Dies(const char* where) {
-  if (running_ == 0 || mortality_.deaths == 0 || mortality_.once_in == 0 ||
-      context_->now_ns < mortality_.after_ns) {
+  if (running_ == 0 || local_->is_carrying_out() || mortality_.deaths == 0 ||
+      mortality_.once_in == 0 || context_->now_ns < mortality_.after_ns) {
     return false;
   }
   const Place& place = PlaceOf(where);
@@ -140,13 +140,21 @@ std::unique_ptr<driver::QueueDriver> KilledQueueDriver::Recovered() {
   }
 }
 
+// Without the rings: a recovery gives orders again, which no longer count.
 std::string KilledQueueDriver::Snapshot() const {
   const auto* const driver_log = reinterpret_cast<const char*>(&memory_->header());
   const auto* const recovery = reinterpret_cast<const char*>(memory_->poll_slots(0));
   const arena::RecoveryMemoryMap& map = memory_->recovery_map();
-  return std::string(driver_log, memory_->driver_map().total) +
-         std::string(recovery, map.spare_buffers) +
-         std::string(recovery + map.native, map.total - map.native);
+  std::string all =
+      std::string(driver_log, memory_->driver_map().total) +
+      std::string(recovery, map.spare_buffers) +
+      std::string(recovery + map.native_connections, map.total - map.native_connections);
+  for (uint32_t shard = 0; shard < memory_->shape().shards; ++shard) {
+    all += std::string(recovery + map.NativeShardOf(shard),
+                       map.Notices(shard) - map.NativeShardOf(shard));
+    all += std::string(recovery + map.Pool(shard), map.pool_bytes);
+  }
+  return all;
 }
 
 // P5: one more recovery changes nothing, and asks nothing of the device.

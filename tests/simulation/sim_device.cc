@@ -266,10 +266,6 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
 }
 
 absl::Status SimQueuePair::SetError() {
-  if (state_ == QueuePairState::kInit) {  // by a destructor, perhaps, of what was never connected
-    Fail();
-    return absl::OkStatus();
-  }
   device_->context_->DriverPoint("device: set error");
   Fail();
   device_->context_->DriverPoint("device: in error");

@@ -29,7 +29,7 @@ constexpr int kTransactionsPerTurn = 32;
 // from.
 constexpr uint64_t kSentBytesPerTurn = 1 << 20;
 // Notices of the connection manager in one turn: peers and the network decide how many there are.
-constexpr int kNoticesPerTurn = 64;
+constexpr int kNoticesPerTurn = 128;
 // An owner with fewer pending entries in its commit log does not wait for room there: the largest
 // transaction fits, even when the driver is in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
@@ -350,7 +350,7 @@ bool Engine::MaySleep() {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
-  return !local_->has_orders();
+  return true;
 }
 
 // A signal comes for everything that this waits for, except time.
@@ -414,7 +414,11 @@ absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
 absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
                                          std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckNotLost());
-  auto connection = local_->manager().Connect(shard, address, private_data, tag);
+  native::ConnectionManager& manager = local_->manager();
+  auto connection = manager.Connect(shard, address, private_data, tag);
+  while (absl::IsUnavailable(connection.status()) && HandleNotices()) {  // there was no room
+    connection = manager.Connect(shard, address, private_data, tag);
+  }
   // The owner looks for the connection once it has the answer.
   while (connection.ok() && HandleNotices()) {
   }

@@ -685,6 +685,23 @@ TEST_F(QueueDriverTest, shouldHoldEveryCompletionAtFullDepthWithoutAnAcknowledge
   EXPECT_LE(expected, arena->shape().completion_log_entries);
 }
 
+// The driver handles a bounded number of notices in a turn, and polls all completion queues.
+TEST_F(QueueDriverTest, shouldEndAllConnectionsInOrderHoweverLateItHearsOfIt) {
+  RawPeer peer;
+  Established(peer, 1);
+  EXPECT_EQ(local->manager().DisconnectAll("the service is drained"), 1u);
+  for (int i = 0; i < 10; ++i) {
+    device->Progress();
+    ASSERT_TRUE(driver->PollCompletions(0).ok());
+  }
+  EXPECT_EQ(unread(), 0u);
+  EXPECT_EQ(NextOfKind(CompletionKind::kReceive).status,
+            static_cast<uint8_t>(CompletionStatus::kFlushError));
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).status, 0);
+  EXPECT_THAT(observer.states.back(), HasSubstr("the service is drained"));
+  EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
 // ---- Connecting out, listeners, grants.
 
 TEST_F(QueueDriverTest, shouldConnectOut) {

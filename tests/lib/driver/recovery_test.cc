@@ -39,6 +39,12 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     Start(shape);
     Establish();
   }
+  // The queue pairs are those of a pool.
+  void BeNative() {
+    arena::Shape shape = TestShape();
+    shape.pooled_queue_pairs = 4;
+    Make(shape);
+  }
   void Establish() {
     connection = Established();
     queue_pair = arena->connection(connection).qp_number;
@@ -262,7 +268,6 @@ TEST_F(RecoveryTest, shouldPostAnotherMarkerWhenTheFirstWasMaybePosted) {
 }
 
 TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
-  harness::StoppedClock clock;
   const uint32_t other = Established();
   CommitSends(1);
   DieAfterPosting(0);
@@ -272,12 +277,7 @@ TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
   }
   Recover();
   EXPECT_THAT(Outstanding(false), SizeIs(arena::kMarkers));
-  EXPECT_EQ(device.flushes(queue_pair), 1u);
-  clock.Pass(999'999'999);
-  Poll();
-  EXPECT_EQ(state(), ConnectionState::kDraining);
-  clock.Pass(1);
-  Poll();
+  EXPECT_TRUE(device.destroyed(queue_pair));
   EXPECT_EQ(state(), ConnectionState::kClosed);
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
   EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
@@ -527,16 +527,12 @@ TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
   }
 }
 
-TEST_F(RecoveryTest, shouldEndAConnectionWhoseQueuePairRefusesItsMarkerToo) {
-  harness::StoppedClock clock;
+TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
   ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
-  EXPECT_EQ(device.flushes(queue_pair), 1u);
-  Poll();
-  EXPECT_EQ(state(), ConnectionState::kDraining);
-  clock.Pass(1'000'000'000);
+  EXPECT_TRUE(device.destroyed(queue_pair));
   Poll();
   EXPECT_EQ(state(), ConnectionState::kClosed);
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
@@ -545,8 +541,32 @@ TEST_F(RecoveryTest, shouldEndAConnectionWhoseQueuePairRefusesItsMarkerToo) {
   EXPECT_EQ(counters.sends_posted, counters.sends_completed);
 }
 
+// A queue pair that is not in error may complete nothing, and its connection would never end.
+TEST_F(RecoveryTest, shouldDestroyAQueuePairThatCannotBePutInError) {
+  ApplyReceives(1);
+  ApplySends(2);
+  CompleteSend();
+  device.refuse_errors = 1;
+  Handle(connection, verbs::CmEventType::kDisconnected);
+  EXPECT_TRUE(device.destroyed(queue_pair));
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "ended"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("abandoned: the device stops nothing"));
+}
+
+TEST_F(RecoveryTest, shouldDestroyAQueuePairThatASuccessorCannotPutInError) {
+  ApplyReceives(1);
+  Handle(connection, verbs::CmEventType::kDisconnected);
+  device.refuse_errors = 1;
+  Recover();
+  EXPECT_TRUE(device.destroyed(queue_pair));
+  EXPECT_THAT(ReadAll(), ElementsAre("ended"));
+}
+
 // The driver cannot destroy a queue pair of a pool, and the device still executes what is posted.
 TEST_F(RecoveryTest, shouldTryAgainToPutAQueuePairOfAPoolInError) {
+  BeNative();
   ApplyReceives(1);
   ApplySends(1);
   harness::StoppedClock clock;
@@ -578,6 +598,7 @@ TEST_F(RecoveryTest, shouldTryAgainToPutAQueuePairOfAPoolInError) {
 
 // The device refuses the marker as well. It may still execute the send, so the end is not logged.
 TEST_F(RecoveryTest, shouldNotAbandonAQueuePairOfAPoolThatIsNotInError) {
+  BeNative();
   CommitSends(1);
   harness::StoppedClock clock;
   device.refuse = 2;
@@ -598,15 +619,13 @@ TEST_F(RecoveryTest, shouldNotAbandonAQueuePairOfAPoolThatIsNotInError) {
 
 // Not every device stops at once: a native service's queue pair is in error until `baton-driver`
 // resets it.
-// Not every device stops at once: the queue pair is in error until `baton-driver` resets or
-// destroys it.
+// Not every device stops at once: a native service's queue pair is in error until `baton-driver`
+// resets it.
 TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
-  harness::StoppedClock clock;
   ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
-  clock.Pass(1'000'000'000);
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
   device.Flush(queue_pair);
@@ -867,7 +886,6 @@ TEST_F(AnsweringRecoveryTest, shouldWaitForTheSpareOfADriverThatDidNotAsk) {
 
 // Other processes of a native service can write where a device keeps it.
 TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense) {
-  harness::StoppedClock clock;
   const uint64_t generation = arena->connection(connection).generation;
   const auto send = [&](uint64_t sequence, uint32_t of, uint64_t of_generation) {
     return arena::PackWrId(of, static_cast<uint32_t>(of_generation), arena::Direction::kSend,
@@ -895,10 +913,9 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
     device.is_confused = !lie.has_value();
     Recover();
     ASSERT_EQ(driver->recovery().connections_failed, 1u);
-    clock.Pass(1'000'000'000);
-    Poll();
     EXPECT_EQ(ReadAll().back(), "ended general error");
     EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
+    EXPECT_TRUE(device.destroyed(queue_pair));
     EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
     device.lie.reset();
     device.is_confused = false;
@@ -906,14 +923,11 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
 }
 
 TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
-  harness::StoppedClock clock;
   ApplySends(1);
   CommitSends(1);
   DieAfterPosting(0);
   device.Lose(queue_pair, false);
   Recover();
-  clock.Pass(1'000'000'000);
-  Poll();
   EXPECT_EQ(driver->recovery().connections_failed, 1u);
   EXPECT_THAT(observer.states.back(), HasSubstr("says that it is empty"));
 }

@@ -53,6 +53,7 @@ class ScriptedQueuePair final : public verbs::QueuePair {
  public:
   ScriptedQueuePair(ScriptedDevice* device, uint32_t number, uint32_t max_inline_data)
       : device_(device), number_(number), max_inline_data_(max_inline_data) {}
+  ~ScriptedQueuePair() override { state_of().destroyed = true; }
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return state_of().state; }
   uint32_t max_inline_data() const override { return max_inline_data_; }

@@ -71,6 +71,7 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
   bool holds_no_receive = true;
   const verbs::SharedReceiveQueue* shared_queue = nullptr;  // the last that was made
   uint32_t limit = 0;                                       // as it was armed last
+  bool destroyed(uint32_t queue_pair) const { return queue_pairs_[queue_pair - 1].destroyed; }
   // The id of the connection in this slot.
   verbs::ConnectionId* IdOf(uint32_t connection) const;
 
@@ -95,6 +96,7 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
   struct State {  // of a queue pair
     verbs::QueuePairState state = verbs::QueuePairState::kInit;
     std::deque<PostedRequest> sends, receives;
+    bool destroyed = false;
     uint32_t flushes = 0;  // that were asked for
   };
   // kOk: it may be asked.
