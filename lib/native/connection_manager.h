@@ -1,6 +1,7 @@
-// `baton-driver`'s part of a native service. Only the process that opened the device can create
-// objects and use the connection manager, so `baton-driver` does both for the shards' drivers in
-// forked processes. It also assigns slots and shards to connections.
+// `baton-driver`'s part of a service's connections. Only the process that opened the device can
+// create objects and use the connection manager, so `baton-driver` does both for the shards'
+// drivers: those of a native service in forked processes, and that of a brokered service, which is
+// in the same process (LocalDriver). It also assigns slots and shards to connections.
 //
 // Thread-compatible: `baton-driver`'s thread.
 #ifndef LIB_NATIVE_CONNECTION_MANAGER_H_
@@ -37,8 +38,8 @@ class ConnectionObserver {
 
 class ConnectionManager {
  public:
-  // REQUIRES: `arena` is that of a native service. The caller keeps `arena` and `device` alive
-  // longer than the manager, which calls `wake_driver` when it has put a notice for the shard.
+  // The caller keeps `arena` and `device` alive longer than the manager, which calls `wake_driver`
+  // when it has put a notice for the shard.
   static absl::StatusOr<std::unique_ptr<ConnectionManager>> Create(
       arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
       std::function<void(uint32_t shard)> wake_driver);

@@ -1,5 +1,5 @@
-// The two rings between the `baton-driver` of a native service and the driver of a shard
-// (layout.md, "Native owners"). Each has one writer and one reader, in different processes. Each is
+// The two rings between `baton-driver`'s connection manager and the driver of a shard (layout.md,
+// "Native owners"). Each has one writer and one reader, natively in different processes. Each is
 // bounded, and nothing waits here.
 #ifndef LIB_NATIVE_MAILBOX_H_
 #define LIB_NATIVE_MAILBOX_H_

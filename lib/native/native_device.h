@@ -1,5 +1,5 @@
-// The device of a native service for the driver of some of its shards: queues that the driver's
-// process inherited, and a connection manager that `baton-driver` operates for it.
+// A service's device for the driver of some of its shards, or of all: queues that the driver's
+// process inherited, or has, and a connection manager that `baton-driver` operates for it.
 //
 // Used with QueueDriver. Thread-compatible: the driver's thread.
 #ifndef LIB_NATIVE_NATIVE_DEVICE_H_
