@@ -133,6 +133,10 @@ void ConnectionManager::DestroyQueuePair(uint32_t shard, uint32_t number) {
     connections_[index].id.reset();  // it refers to the queue pair
     connections_[index].pooled = -1;
   }
+  GiveBack(shard, place);
+}
+
+void ConnectionManager::GiveBack(uint32_t shard, uint32_t place) {
   pool_.NoteFree(shard, place);
   StoreState({shard, place, 0}, PooledState::kFree);
 }
@@ -291,8 +295,7 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
   parameters.check_route = driver::RouteCheckOf(gate_);
   auto id = device_->Connect(address, queue_pair, parameters);
   if (!id.ok()) {
-    pool_.NoteFree(shard, place);
-    StoreState({shard, place, 0}, PooledState::kFree);
+    GiveBack(shard, place);
     return id.status();
   }
   arena::ConnectionRecord fresh = {};

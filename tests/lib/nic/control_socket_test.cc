@@ -13,8 +13,8 @@
 namespace baton::nic {
 namespace {
 
-// What the other side does while the next recvmsg(2) is between its look for a message, which finds
-// none, and its look for the end.
+// The next recvmsg(2) calls this between its look for a message, which finds none, and its look for
+// the end: the other side acts then.
 std::function<void()> between_looks;
 
 }  // namespace

@@ -182,6 +182,20 @@ class UpgradesTest : public ::testing::Test {
 
   int AttachedWorkers() { return keeper_.Describe().workers_size(); }
 
+  // Kills the worker that the upgrade under way has replaced by one other.
+  void KillOldWorker() {
+    ASSERT_EQ(worker_->Kill(), absl::OkStatus());
+    ASSERT_EQ(harness::WaitUntil("its death", [&] { return AttachedWorkers() == 1; }),
+              absl::OkStatus());
+  }
+
+  // Waits until the upgrade is undone and expects that one worker, the old program's, is left.
+  void ExpectReturnToTheOldWorker() {
+    AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+    EXPECT_EQ(OwnersVersion(), "1");
+    EXPECT_EQ(AttachedWorkers(), 1);
+  }
+
   KeeperThread keeper_;
   std::string program_;
   std::string fifo_;

@@ -116,9 +116,7 @@ TEST_F(UpgradesTest, shouldReturnWhenOneOfSeveralNewWorkersCrashes) {
     if (worker.id() != watched.new_worker_ids(1)) continue;
     ASSERT_EQ(kill(worker.pid(), SIGKILL), 0);
   }
-  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
-  EXPECT_EQ(OwnersVersion(), "1");
-  EXPECT_EQ(AttachedWorkers(), 1);
+  ExpectReturnToTheOldWorker();
 }
 
 TEST_F(UpgradesTest, shouldNameTheOldWorkersHeirsWhileItWatches) {
@@ -150,9 +148,7 @@ TEST_F(UpgradesTest, shouldWatchAndEndEveryWorkerOfAProcess) {
   }
   EXPECT_EQ(Newest().new_worker_ids_size(), 3);
   ASSERT_TRUE(Rollback().ok());
-  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
-  EXPECT_EQ(OwnersVersion(), "1");
-  EXPECT_EQ(AttachedWorkers(), 1);
+  ExpectReturnToTheOldWorker();
 }
 
 TEST_F(UpgradesTest, shouldRefuseAProgramThatTheNextKeeperCouldNotKnow) {
@@ -362,9 +358,7 @@ TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
   StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
-  ASSERT_EQ(worker_->Kill(), absl::OkStatus());
-  ASSERT_EQ(harness::WaitUntil("its death", [&] { return AttachedWorkers() == 1; }),
-            absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(KillOldWorker());
   ASSERT_TRUE(Rollback().ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_FAILED).detail(), HasSubstr("the new ones stay"));
   EXPECT_EQ(OwnersVersion(), "2");
@@ -375,14 +369,10 @@ TEST_F(UpgradesTest, shouldReturnToAnOldWorkerThatIsStartedAgain) {
   StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
-  ASSERT_EQ(worker_->Kill(), absl::OkStatus());
-  ASSERT_EQ(harness::WaitUntil("its death", [&] { return AttachedWorkers() == 1; }),
-            absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(KillOldWorker());
   StartWorker({"--program-version", "1"});
   ASSERT_TRUE(Rollback().ok());
-  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
-  EXPECT_EQ(OwnersVersion(), "1");
-  EXPECT_EQ(AttachedWorkers(), 1);
+  ExpectReturnToTheOldWorker();
 }
 
 TEST_F(UpgradesTest, shouldEndAnOldWorkerThatIsStartedMeanwhile) {
@@ -451,9 +441,7 @@ TEST_F(UpgradesTest, shouldMoveTheCanaryShardsFirst) {
   EXPECT_GT(upgrade.watch_seconds_left(), 0);
   EXPECT_THAT(OwnersVersions(), ::testing::ElementsAre("1", "2", "1"));
   ASSERT_TRUE(Rollback().ok());
-  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
-  EXPECT_EQ(OwnersVersion(), "1");
-  EXPECT_EQ(AttachedWorkers(), 1);
+  ExpectReturnToTheOldWorker();
 }
 
 TEST_F(UpgradesTest, shouldMoveTheOthersWhenTheCanaryWindowIsOver) {
