@@ -249,6 +249,8 @@ void KeeperSession::RevokeUnwanted() {
     if (!SendUnawaited(std::move(request))) return;
     unwanted_descriptor_ = 0;
   }
+  // A worker settles in one of many turns, and nothing is unwanted in nearly all of them.
+  if (unwanted_.none()) return;
   for (uint32_t place = 0; place < unwanted_.size(); ++place) {
     if (!unwanted_.test(place)) continue;
     internal::WorkerRequest request;
