@@ -56,7 +56,7 @@ struct EndedOwnership {
 };
 
 // May be called after the successor was woken. The report is as of the cut if the shard's driver
-// has done nothing since. A native claimant has posted by then: see NativeReports::CorrectSettled.
+// has done nothing since. A native claimant has posted by then: see ShardReports::CorrectSettled.
 ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
                                const driver::ShardCounters& counters, const EndedOwnership& ended);
 

@@ -28,9 +28,9 @@
 #include "lib/native/native_device.h"
 #include "lib/native/queue_pair_pool.h"
 #include "supervisor/driver/engine/death_watcher.h"
+#include "supervisor/driver/engine/shard_change.h"
+#include "supervisor/driver/engine/shard_reports.h"
 #include "supervisor/driver/native/claims.h"
-#include "supervisor/driver/native/native_reports.h"
-#include "supervisor/driver/native/shard_change.h"
 
 namespace baton::driver_process {
 
@@ -132,7 +132,7 @@ class NativeDriver final : private driver::DriverObserver {
   std::vector<uint64_t> adopted_;
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
-  NativeReports reports_;
+  ShardReports reports_;
   std::optional<Claims> claims_;       // set in the constructor
   std::optional<ShardChange> change_;  // likewise
   uint64_t seen_changes_ = ~uint64_t{0};

@@ -18,8 +18,8 @@
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/native/native_counters.h"
 #include "supervisor/driver/native/native_driver.h"
-#include "supervisor/driver/native/native_reports.h"
 #include "supervisor/driver/native/native_succession.h"
 
 namespace baton::driver_process {

@@ -9,8 +9,8 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
-#include "supervisor/driver/native/native_deaths.h"
-#include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/engine/shard_deaths.h"
+#include "supervisor/driver/engine/shard_reports.h"
 
 namespace baton::driver_process {
 
@@ -110,7 +110,7 @@ bool NativeSuccession::ReadReport(uint32_t shard, uint64_t epoch) {
   ShardState& state = shards_[shard];
   Known& known = known_[shard];
   uint64_t version = 0;
-  std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, shard, epoch, &version);
+  std::optional<ReconciliationReport> report = ReadShardReport(*arena_, shard, epoch, &version);
   if (!report) return false;
   if (report->released) {
     report->cause = state.asked_epoch == epoch ? "handoff" : "release";

@@ -30,8 +30,8 @@
 #include "lib/base/crash_point.h"
 #include "lib/driver/device_objects.h"
 #include "supervisor/driver/engine/reconciliation.h"
-#include "supervisor/driver/native/native_deaths.h"
-#include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/engine/shard_deaths.h"
+#include "supervisor/driver/engine/shard_reports.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -1120,7 +1120,7 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   TakeOver(last);
   EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
   uint64_t version = 0;
-  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  const auto report = ReadShardReport(*arena_, 0, 1, &version);
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->former_worker_id, 1u);
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
@@ -1216,7 +1216,7 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   TakeOver(last);
   EXPECT_EQ(engine_->succession().poisoned_connections(0), 1u);
   uint64_t version = 0;
-  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  const auto report = ReadShardReport(*arena_, 0, 1, &version);
   ASSERT_TRUE(report.has_value());
   ASSERT_TRUE(report->poisoned.has_value());
   EXPECT_EQ(report->poisoned->deaths, 1u);
@@ -1282,7 +1282,7 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
                      [&] { return arena_->shard(0).owner.owner_worker_id == heir + 1; }));
     if (i == 0) {
       uint64_t version = 0;
-      const std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, 0, 1, &version);
+      const std::optional<ReconciliationReport> report = ReadShardReport(*arena_, 0, 1, &version);
       ASSERT_TRUE(report.has_value());
       EXPECT_EQ(report->former_worker_id, 1u);
       EXPECT_EQ(report->successor_worker_id, heir + 1);

@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/engine/shard_reports.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,11 +8,6 @@
 
 namespace baton::driver_process {
 namespace {
-
-uint64_t Grow(uint64_t& seen, uint64_t now) {
-  const uint64_t before = std::exchange(seen, std::max(seen, now));
-  return seen - before;
-}
 
 using arena::NativeReport;
 
@@ -75,64 +70,8 @@ void SetOutcome(uint32_t connection, bool receive, uint64_t begin, uint64_t end,
 
 }  // namespace
 
-NativeCounters::NativeCounters(const arena::Arena* arena)
-    : arena_(arena),
-      shares_receives_(arena::HasSharedReceives(arena->shape())),
-      seen_(arena->shape().connections),
-      totals_(arena->shape().shards) {}
-
-void NativeCounters::Look(uint32_t index) {
-  const arena::ConnectionRecord& connection = arena_->connection(index);
-  const uint32_t shard = arena::LoadAcquire(connection.shard);
-  if (shard >= totals_.size()) return;
-  Seen& seen = seen_[index];
-  const uint32_t generation = arena::LoadRelaxed(connection.generation);
-  if (seen.generation != generation) seen = {.generation = generation};
-  const uint64_t& receives =
-      shares_receives_ ? connection.receive.completed : connection.receive.posted;
-  totals_[shard].sends += Grow(seen.sends, arena::LoadRelaxed(connection.send.posted));
-  totals_[shard].receives += Grow(seen.receives, arena::LoadRelaxed(receives));
-  totals_[shard].bytes_received +=
-      Grow(seen.bytes_received, arena::LoadRelaxed(connection.bytes_received));
-}
-
-driver::ShardCounters NativeCounters::Of(uint32_t shard) {
-  for (uint32_t i = 0; i < seen_.size(); ++i) Look(i);
-  driver::ShardCounters counters;
-  counters.transactions = arena::LoadRelaxed(arena_->shard(shard).transactions);
-  counters.sends_posted = counters.sends_committed = counters.sends_completed =
-      totals_[shard].sends;
-  counters.receives_posted = counters.receives_committed = counters.receives_completed =
-      totals_[shard].receives;
-  (void)Grow(totals_[shard].bytes_sent, arena::LoadRelaxed(arena_->shard(shard).bytes_sent));
-  counters.bytes_sent = totals_[shard].bytes_sent;
-  counters.bytes_received = totals_[shard].bytes_received;
-  for (uint32_t i = 0; i < seen_.size(); ++i) {
-    const arena::ConnectionRecord& connection = arena_->connection(i);
-    if (arena::LoadAcquire(connection.shard) != shard || !driver::IsLive(connection)) continue;
-    const arena::QueueCursors send = connection.send, receive = connection.receive;
-    counters.sends_committed += send.committed - send.posted;
-    counters.sends_completed -= send.posted - send.completed;
-    if (shares_receives_) continue;
-    counters.receives_committed += receive.committed - receive.posted;
-    counters.receives_completed -= receive.posted - receive.completed;
-  }
-  if (shares_receives_) AddSharedReceives(shard, &counters);
-  return counters;
-}
-
-// A driver takes a completed receive off the shared queue before its connection counts it.
-void NativeCounters::AddSharedReceives(uint32_t shard, driver::ShardCounters* counters) {
-  const arena::ShardRecord& record = arena_->shard(shard);
-  uint64_t& most = totals_[shard].shared_receives_posted;
-  most = std::max(most,
-                  counters->receives_completed + arena::LoadRelaxed(record.shared_receives_posted));
-  counters->receives_posted = most;
-  counters->receives_committed = most + arena::LoadRelaxed(record.shared_receives_unsure);
-}
-
-void NativeReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> connections,
-                                  ReconciliationReport* report) {
+void ShardReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> connections,
+                                 ReconciliationReport* report) {
   std::erase_if(ambiguous_, [&](const Ambiguous& old) { return old.shard == shard; });
   for (const uint32_t i : connections) {
     const arena::ConnectionRecord& connection = arena_->connection(i);
@@ -152,7 +91,7 @@ void NativeReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> con
 
 // Counts requests as never submitted that the dead driver did not post. They look in flight,
 // because its successor has posted them meanwhile.
-void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report) {
+void ShardReports::CorrectSettled(uint32_t shard, ReconciliationReport* report) {
   std::erase_if(never_posted_, [&](const Ambiguous& settled) {
     if (settled.shard != shard) return false;
     const arena::ConnectionRecord& connection = arena_->connection(settled.connection);
@@ -168,8 +107,8 @@ void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report)
   });
 }
 
-void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections,
-                          ReconciliationReport report) {
+void ShardReports::Write(uint32_t shard, absl::Span<const uint32_t> connections,
+                         ReconciliationReport report) {
   CorrectSettled(shard, &report);
   FindAmbiguous(shard, connections, &report);
   NativeReport& out = arena_->native_report(shard, report.epoch);
@@ -187,7 +126,7 @@ void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections
   std::copy_n(report.requests.begin(), listed, out.requests);
 }
 
-bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
+bool ShardReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   const arena::ConnectionRecord& record = arena_->connection(connection);
   const uint32_t shard = arena::LoadRelaxed(record.shard);
   if (shard >= arena_->shape().shards) return false;  // another process has written that
@@ -221,8 +160,8 @@ bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   return said;
 }
 
-std::optional<ReconciliationReport> ReadNativeReport(const arena::Arena& arena, uint32_t shard,
-                                                     uint64_t epoch, uint64_t* version) {
+std::optional<ReconciliationReport> ReadShardReport(const arena::Arena& arena, uint32_t shard,
+                                                    uint64_t epoch, uint64_t* version) {
   const NativeReport& shared = arena.native_report(shard, epoch);
   *version = arena::LoadAcquire(shared.version);
   const NativeReport in = arena::CopyOnce(shared);

@@ -3,8 +3,8 @@
 // another, which repeats all of it.
 //
 // Thread-compatible: the thread of the driver.
-#ifndef SUPERVISOR_DRIVER_NATIVE_SHARD_CHANGE_H_
-#define SUPERVISOR_DRIVER_NATIVE_SHARD_CHANGE_H_
+#ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_CHANGE_H_
+#define SUPERVISOR_DRIVER_ENGINE_SHARD_CHANGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/reconciliation.h"
-#include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/engine/shard_reports.h"
 
 namespace baton::driver_process {
 
@@ -29,7 +29,7 @@ class ShardChange {
   };
 
   // All outlive it.
-  ShardChange(arena::Arena* arena, driver::QueueDriver* driver, NativeReports* reports, Tell tell)
+  ShardChange(arena::Arena* arena, driver::QueueDriver* driver, ShardReports* reports, Tell tell)
       : arena_(*arena), driver_(*driver), reports_(*reports), tell_(std::move(tell)) {}
 
   // Notes when the change begins, and what was logged by then. A claimant calls it or, for a
@@ -56,10 +56,10 @@ class ShardChange {
 
   arena::Arena& arena_;
   driver::QueueDriver& driver_;
-  NativeReports& reports_;
+  ShardReports& reports_;
   const Tell tell_;
 };
 
 }  // namespace baton::driver_process
 
-#endif  // SUPERVISOR_DRIVER_NATIVE_SHARD_CHANGE_H_
+#endif  // SUPERVISOR_DRIVER_ENGINE_SHARD_CHANGE_H_

@@ -1,7 +1,7 @@
 // Counts the deaths of a native service's owners ("Poison", lib/arena/layout.md). The counts are in
 // shared memory, because each worker that recovers a shard counts, and may be the next to die.
-#ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_DEATHS_H_
-#define SUPERVISOR_DRIVER_NATIVE_NATIVE_DEATHS_H_
+#ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_DEATHS_H_
+#define SUPERVISOR_DRIVER_ENGINE_SHARD_DEATHS_H_
 
 #include <cstdint>
 #include <optional>
@@ -23,14 +23,14 @@ arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
 // claimant is killed in this call, the next one repeats it. `death.worker_id` 0: no death ended the
 // epoch, but a claimant may have died in this call. Error: the blamed completion cannot be poisoned
 // (QueueDriver::Poison), and nothing was done.
-absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
-                                                          driver::QueueDriver* driver,
-                                                          uint32_t shard, const Death& death,
-                                                          uint32_t limit);
+absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
+                                                         driver::QueueDriver* driver,
+                                                         uint32_t shard, const Death& death,
+                                                         uint32_t limit);
 // Call it once the poisoning is reported. Until then a successor of the claimant finds what is
 // blamed, and reports it.
 void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned);
 
 }  // namespace baton::driver_process
 
-#endif  // SUPERVISOR_DRIVER_NATIVE_NATIVE_DEATHS_H_
+#endif  // SUPERVISOR_DRIVER_ENGINE_SHARD_DEATHS_H_

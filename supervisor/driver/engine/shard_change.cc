@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/shard_change.h"
+#include "supervisor/driver/engine/shard_change.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
-#include "supervisor/driver/native/native_deaths.h"
+#include "supervisor/driver/engine/shard_deaths.h"
 
 namespace baton::driver_process {
 
@@ -76,7 +76,7 @@ std::optional<Poisoning> ShardChange::CountDeath(const Ownership& shard, uint32_
   if (IsDeath(shard) && arena::LoadAcquire(record(shard).pardoned_worker_id) != former) {
     death = DescribeDeath(arena_, shard.shard(), shard.epoch(), former, record(shard).logged);
   }
-  auto poisoned = CountNativeDeath(&arena_, &driver_, shard.shard(), death, poison_deaths);
+  auto poisoned = CountOwnerDeath(&arena_, &driver_, shard.shard(), death, poison_deaths);
   if (poisoned.ok()) return *std::move(poisoned);
   tell_("not_poisoned", shard.shard(),
         absl::StrCat("another worker of the service has written what owners of shard ",

@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/native_reports.h"
+#include "supervisor/driver/native/native_counters.h"
 #include "gtest/gtest.h"
 #include "lib/arena/arena.h"
 #include "tests/lib/driver/commit_writer.h"

@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/native_deaths.h"
+#include "supervisor/driver/engine/shard_deaths.h"
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
@@ -79,10 +79,10 @@ NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard) {
   return {};
 }
 
-absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
-                                                          driver::QueueDriver* driver,
-                                                          uint32_t shard, const Death& death,
-                                                          uint32_t limit) {
+absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
+                                                         driver::QueueDriver* driver,
+                                                         uint32_t shard, const Death& death,
+                                                         uint32_t limit) {
   const uint64_t epoch =
       arena::OwnershipEpoch(arena::LoadAcquire(arena->shard(shard).owner.ownership));
   NativeDeaths deaths = LoadDeaths(*arena, shard);

@@ -1,0 +1,58 @@
+// Counts what the drivers of a native service's shards have done.
+#ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
+#define SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::driver_process {
+
+// Counters of a native service's shards since its `baton-driver` started: what their drivers have
+// done.
+//
+// Drivers count transactions and sent bytes in the record of the shard, and everything else in the
+// records of connections. Such a record starts over with the next connection of its slot, and
+// follows its connection to another shard. So the growth since the last look is added to the shard
+// that has the connection: these counters never fall.
+//
+// Thread-compatible.
+class NativeCounters {
+ public:
+  // `arena` outlives it.
+  explicit NativeCounters(const arena::Arena* arena);
+
+  // Returns what is done by now. Looks at every connection.
+  driver::ShardCounters Of(uint32_t shard);
+
+  // The caller calls this before the slot of a connection that has ended serves another one.
+  void Look(uint32_t connection);
+
+ private:
+  struct Seen {
+    uint32_t generation = 0;
+    uint64_t sends = 0;     // posted
+    uint64_t receives = 0;  // posted; completed where the shard shares its receives
+    uint64_t bytes_received = 0;
+  };
+  struct Total {
+    uint64_t sends = 0;
+    uint64_t receives = 0;
+    uint64_t bytes_received = 0;
+    uint64_t bytes_sent = 0;              // the most that Of() has returned
+    uint64_t shared_receives_posted = 0;  // the most that Of() has returned
+  };
+
+  void AddSharedReceives(uint32_t shard, driver::ShardCounters* counters);
+
+  const arena::Arena* const arena_;
+  const bool shares_receives_;
+  std::vector<Seen> seen_;     // by connection
+  std::vector<Total> totals_;  // by shard
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
