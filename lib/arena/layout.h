@@ -737,17 +737,16 @@ struct PooledQueuePair {
 };
 static_assert(sizeof(PooledQueuePair) == 8);
 
-// A shard's changes of owner, beside its OwnershipRecord. A brokered service has `writers` alone, a
-// native one all the rest.
+// A shard's changes of owner, beside its OwnershipRecord.
 struct NativeShard {
-  // Written by `baton-driver`. The worker slot + 1 that may claim the shard when its owner is dead
-  // or gives it up; 0: none.
+  // Written by `baton-driver`. The worker slot + 1 that follows, or in a native service may claim
+  // the shard, when its owner is dead or gives it up; 0: none.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
   uint64_t reserved;            // the release before noted here what operators were told
-  // Written by the engine. By commit bank: the worker that may still write it; 0: none.
-  uint64_t writers[kCommitBanks];
-  uint8_t pad0[8];
+  // Written by the engine of a brokered service, as is the next.
+  uint64_t writers[kCommitBanks];  // by commit bank: the worker that may still write it; 0: none
+  uint64_t fenced_worker_id;       // the last owner that published an invalid transaction; 0: none
   // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // when the last change of owner began
   uint64_t change_epoch;     // the epoch that this change ends

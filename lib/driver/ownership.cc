@@ -1,5 +1,7 @@
 #include "lib/driver/ownership.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -93,6 +95,11 @@ void Ownership::ProveDead(uint64_t worker_id) {
   for (uint64_t& writer : arena_->native_shard(shard_).writers) {
     if (writer == worker_id) arena::StoreRelaxed(writer, uint64_t{0});
   }
+}
+
+bool Ownership::MayWrite(uint64_t worker_id) const {
+  const auto& writers = arena_->native_shard(shard_).writers;
+  return std::find(std::begin(writers), std::end(writers), worker_id) != std::end(writers);
 }
 
 void Ownership::NameHeir(uint64_t worker_id) {

@@ -45,6 +45,8 @@ class Ownership {
 
   // Notes that the worker's process is dead and can store nothing any more.
   void ProveDead(uint64_t worker_id);
+  // Returns true if the worker owned the shard, did not give it up, and is not proven dead.
+  bool MayWrite(uint64_t worker_id) const;
 
   // ---- Native services: their processes claim the ownership word themselves.
 

@@ -70,7 +70,7 @@ constexpr std::array<std::string_view, 9> kMortalAt = {
     "",
     "native-claimed",
     "native-claimed",
-    "native-rest-applied",
+    "change-rest-applied",
     "native-before-taking",
     "native-taken",
     "native-before-hand-over",
@@ -83,8 +83,8 @@ constexpr std::array<std::string_view, 5> kKeeperSlowAt = {
     "",
     "native-before-giving",
     "native-before-vacating",
-    "native-before-asking",
-    "native-release-asked",
+    "succession-before-asking",
+    "succession-release-asked",
 };
 
 class PollableDevice final : public verbs::testing::ForwardingDevice {

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -315,7 +316,10 @@ void World::OnCrashPoint(const char* name) {
     context_.DriverPoint(name);
     return context_.interleave();
   }
-  if (std::strncmp(name, "keeper", 6) == 0) return context_.interleave();  // does not die here
+  // Those who change owners do not die here.
+  for (const std::string_view who : {"keeper", "succession", "change"}) {
+    if (std::string_view(name).starts_with(who)) return context_.interleave();
+  }
   Process& process = *stack_.back();
   context_.Note(name, process.id);
   if (std::strcmp(name, "commit-published") == 0) {

@@ -49,8 +49,9 @@ Engine::Engine(arena::Arena* arena, verbs::Device* device, EngineListener* liste
                const EngineOptions& options)
     : ServiceEngine(arena, device, listener),
       options_(options),
-      succession_(arena, listener, options,
-                  [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
+      succession_(arena, listener, options.outside_effects, &shards_),
+      shards_(arena, listener, &succession_.roster(), options,
+              [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
       unreadable_(arena->shape().shards, 0) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
@@ -62,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   BATON_ASSIGN_OR_RETURN(engine->local_, native::LocalDriver::Create(arena, device, engine.get()));
   if (options.wrap_driver) options.wrap_driver(engine->local_.get());
   engine->driver_ = &engine->local_->driver();
-  engine->succession_.SetDriver(engine->driver_);
+  engine->shards_.SetDriver(engine->driver_);
   return engine;
 }
 
@@ -195,7 +196,13 @@ bool Engine::TurnShards() {
     worked |= ApplyCommits(shard);
     worked |= PollShard(shard);
   }
+  NoticeChanges();
   return worked;
+}
+
+void Engine::NoticeChanges() {
+  if (shards_.TakeNews()) [[unlikely]]
+    succession_.LookAtShards();
 }
 
 // Looks at the shards a few times without system calls, because an owner that was just served is
@@ -220,6 +227,7 @@ void Engine::Drive(uint32_t shard) {
   PollShard(shard);
   while (ApplyCommits(shard)) {
   }
+  NoticeChanges();
   succession_.roster().WakeNotified();
 }
 
@@ -240,7 +248,7 @@ bool Engine::HandleNotices() {
   uint32_t shard;
   for (int i = 0; i < kNoticesPerTurn && local_->HandleNotice(&shard); ++i) {
     worked = true;
-    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
+    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyClaimantOrOwner(shard);
   }
   return worked;
 }
@@ -269,14 +277,14 @@ bool Engine::ApplyCommits(uint32_t shard) {
     if (outcome == driver::CommitOutcome::kIdle) break;
     worked = true;
     if (outcome == driver::CommitOutcome::kInvalid) {
-      succession_.OnInvalidCommit(shard, error);
+      shards_.OnInvalidCommit(shard, error);
       break;
     }
     const bool released = outcome == driver::CommitOutcome::kReleased;
-    if (released || succession_.AwaitsFirstCommit(shard)) succession_.OnCommit(shard, released);
+    if (released || shards_.AwaitsFirstCommit(shard)) shards_.OnCommit(shard, released);
     if (released) break;  // the next owner's turn
   }
-  if (worked && crowded) succession_.NotifyOwner(shard);  // there is room again
+  if (worked && crowded) succession_.NotifyClaimantOrOwner(shard);  // there is room again
   return worked;
 }
 
@@ -286,7 +294,7 @@ uint64_t Engine::NanosecondsToWait(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
   // A new owner's first transaction does not wait, nor does an owner that was asked to end.
-  if (succession_.AwaitsFirstCommit(shard)) return 0;
+  if (shards_.AwaitsFirstCommit(shard)) return 0;
   if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
   return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
 }
@@ -307,10 +315,10 @@ bool Engine::PollShard(uint32_t shard) {
     unreadable_[shard] = true;
     BeginLoss(news.status());
     driver_->GiveUp(shard, MessageOf(news.status()));
-    succession_.NotifyOwner(shard);
+    succession_.NotifyClaimantOrOwner(shard);
     return true;
   }
-  if (*news) succession_.NotifyOwner(shard);
+  if (*news) succession_.NotifyClaimantOrOwner(shard);
   return *news;
 }
 
@@ -319,7 +327,8 @@ void Engine::BeginLoss(absl::Status why) {
   loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
   objects()->listeners.clear();
   driver_->EndAll(MessageOf(loss_->why));
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard)
+    succession_.NotifyClaimantOrOwner(shard);
 }
 
 // Reports the loss, with which the driver ends, only when all connections have ended. The owners
@@ -328,7 +337,7 @@ void Engine::ContinueLoss() {
   if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
   for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {
     driver_->GiveUp(shard, "the device does not complete what is outstanding");
-    succession_.NotifyOwner(shard);
+    succession_.NotifyClaimantOrOwner(shard);
   }
   succession_.roster().WakeNotified();
   listener_->OnDeviceLost(loss_->why);

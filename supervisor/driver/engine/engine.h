@@ -1,5 +1,5 @@
 // The driver of a brokered service: one thread that operates all its queues, and moves its shards
-// between workers (BrokeredSuccession).
+// between workers (BrokeredShards).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
 // for a worker: an owner that is slow, hung or dead delays its own shards only. Another thread
@@ -24,14 +24,15 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/native/local_driver.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/driver/engine/brokered_succession.h"
+#include "supervisor/driver/engine/brokered_shards.h"
 #include "supervisor/driver/engine/post_budget.h"
 #include "supervisor/driver/engine/registrar.h"
 #include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/succession.h"
 
 namespace baton::driver_process {
 
-struct EngineOptions : SuccessionOptions {
+struct EngineOptions : BrokeredOptions {
   // The longest time that the idle engine yields before it sleeps (YieldBudget). With a real-time
   // priority it is at most 10 us, because no other thread would get the processor.
   uint32_t yield_microseconds = 100;
@@ -71,8 +72,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   bool AwaitSignal(int timeout_ms);
   void EndSleep();
 
-  BrokeredSuccession& succession() override { return succession_; }
-  const BrokeredSuccession& succession() const override { return succession_; }
+  Succession& succession() override { return succession_; }
+  const Succession& succession() const override { return succession_; }
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
                  Standing standing = Standing::kFirst) override;
 
@@ -84,7 +85,7 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { local_->manager().SetGate(gate); }
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
-  void SetPoisonDeaths(uint32_t deaths) override { succession_.SetPoisonDeaths(deaths); }
+  void SetPoisonDeaths(uint32_t deaths) override { shards_.SetPoisonDeaths(deaths); }
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
     return driver_->established_ns(connection);
@@ -114,6 +115,7 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   void EndIdle(uint64_t now);
   bool RunPosted();
   bool TurnShards();
+  void NoticeChanges();
   bool Glance(bool once);
   bool HandleNotices();
   absl::Status CheckNotLost() const { return loss_ ? loss_->why : absl::OkStatus(); }
@@ -136,7 +138,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<native::LocalDriver> local_;
   driver::QueueDriver* driver_ = nullptr;  // that of `local_`
-  BrokeredSuccession succession_;
+  Succession succession_;
+  BrokeredShards shards_;               // carries out what `succession_` decides
   std::vector<uint8_t> unreadable_;     // by shard: its completion queue cannot be polled
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
   std::optional<Loss> loss_;            // of the device

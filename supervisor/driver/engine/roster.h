@@ -48,11 +48,9 @@ class Roster {
     bool ended = false;    // has detached, is dead, or is fenced
     bool retired = false;  // is to end, and is given no shard
     bool fenced = false;
-    bool pardoned = false;
-    std::string_view death = "crash";  // cause of its death, in reports; a literal
-    bool notify = false;               // has something new
-    bool deaf = false;                 // closed its end of `wake`, or passed descriptors there
-    uint32_t shards = 0;               // that it owns
+    bool notify = false;  // has something new
+    bool deaf = false;    // closed its end of `wake`, or passed descriptors there
+    uint32_t shards = 0;  // that it owns, or is to own
   };
 
   // The requirements of a shard for its next owner.

@@ -1,6 +1,7 @@
-// Ends the epoch of a shard's former owner, for the native driver that has claimed the shard, and
-// reports the end (lib/arena/layout.md, "Native owners"). A claimant that dies is followed by
-// another, which repeats all of it.
+// Ends the epoch of a shard's former owner, and reports the end (lib/arena/layout.md, "Native
+// owners"): for the native driver that has claimed the shard, and for the engine of a brokered
+// service. All of it is noted in the arena. A native claimant that dies is followed by another,
+// which repeats it.
 //
 // Thread-compatible: the thread of the driver.
 #ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_CHANGE_H_
@@ -10,9 +11,12 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
+#include "lib/base/clock.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/reconciliation.h"
@@ -22,42 +26,48 @@ namespace baton::driver_process {
 
 class ShardChange {
  public:
-  using Tell = std::function<void(std::string_view kind, uint32_t shard, std::string_view message)>;
-  struct Claimant {
-    uint64_t worker_id = 0;
-    uint32_t poison_deaths = 3;  // on one completion, before its connection is failed
+  struct Parts {
+    arena::Arena* arena = nullptr;
+    driver::QueueDriver* driver = nullptr;
+    ShardReports* reports = nullptr;
+    // Applies the shard's next transaction, like QueueDriver::ApplyNext.
+    std::function<driver::CommitOutcome(uint32_t shard, absl::Status* error)> apply_next;
+    std::function<void(std::string_view kind, uint32_t shard, std::string_view message)> tell;
+    std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;
   };
 
-  // All outlive it.
-  ShardChange(arena::Arena* arena, driver::QueueDriver* driver, ShardReports* reports, Tell tell)
-      : arena_(*arena), driver_(*driver), reports_(*reports), tell_(std::move(tell)) {}
+  // The pointers outlive it.
+  explicit ShardChange(Parts parts) : parts_(std::move(parts)), arena_(*parts_.arena) {}
 
-  // Notes when the change begins, and what was logged by then. A claimant calls it or, for a
-  // release, the owner. A change that has begun stays as it is.
+  // Notes when the change begins, and what was logged by then. A change that has begun stays as it
+  // is. The shard may have no owner.
   void Begin(const driver::Ownership& shard);
-
-  // Applies what the former owner has committed, counts its death, and reports the end of its
-  // epoch. The claimant becomes the owner next. REQUIRES: the driver has adopted the shard.
-  // `connections`: all of the shard's, and maybe others.
-  void Finish(const driver::Ownership& shard, absl::Span<const uint32_t> connections,
-              const Claimant& claimant);
+  // Applies what the former owner has committed. A claimant that died may have applied some of it.
+  // An invalid transaction and all after it are ignored. REQUIRES: the driver has the shard.
+  void ApplyRest(const driver::Ownership& shard);
+  // Returns true if a claimant died when only the ownership word was left to store. The record
+  // names that claimant as the owner, and its former owner's end is reported already.
+  bool NextEpochPrepared(const driver::Ownership& shard) const;
+  // Returns true if the former owner did not give the shard up. REQUIRES: Begin() was called.
+  bool IsDeath(const driver::Ownership& shard) const;
+  // Counts the owner's death. Fails the connection of a completion on which `poison_deaths` owners
+  // died, so that no other owner is given that completion.
+  std::optional<Poisoning> CountDeath(const driver::Ownership& shard, uint32_t poison_deaths);
+  // Reports the end. `connections`: all of the shard's, and maybe others; none: the report looks
+  // for them.
+  void Report(const driver::Ownership& shard, std::optional<absl::Span<const uint32_t>> connections,
+              uint64_t successor_id, std::optional<Poisoning> poisoned);
+  // The owner has committed for the first time.
+  void OnFirstCommit(const driver::Ownership& shard);
 
  private:
   arena::NativeShard& record(const driver::Ownership& shard) const {
     return arena_.native_shard(shard.shard());
   }
-  bool NextEpochPrepared(const driver::Ownership& shard) const;
-  bool IsDeath(const driver::Ownership& shard) const;
   void NoteCause(const driver::Ownership& shard);
-  void ApplyRest(const driver::Ownership& shard);
-  std::optional<Poisoning> CountDeath(const driver::Ownership& shard, uint32_t poison_deaths);
-  void MakeReport(const driver::Ownership& shard, absl::Span<const uint32_t> connections,
-                  uint64_t successor_id, std::optional<Poisoning> poisoned);
 
+  const Parts parts_;
   arena::Arena& arena_;
-  driver::QueueDriver& driver_;
-  ShardReports& reports_;
-  const Tell tell_;
 };
 
 }  // namespace baton::driver_process

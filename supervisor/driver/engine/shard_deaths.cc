@@ -26,7 +26,7 @@ void StoreDeaths(arena::Arena* arena, uint32_t shard, NativeDeaths deaths) {
   arena::FullFence();
   deaths.version = 0;
   written = deaths;
-  BATON_CRASH_POINT("native-deaths-written");
+  BATON_CRASH_POINT("change-deaths-written");
   arena::StoreRelease(written.version, arena->native_deaths(shard, valid).version + 1);
 }
 
@@ -93,11 +93,11 @@ absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
     deaths.counted_epoch = epoch;
     if (blame != DeathCount::Blame::kNobody) Blame(*arena, *driver, shard, count, blame, &deaths);
     StoreDeaths(arena, shard, deaths);
-    BATON_CRASH_POINT("native-death-counted");
+    BATON_CRASH_POINT("change-death-counted");
   }
   if (deaths.blamed == 0) return std::nullopt;
   BATON_ASSIGN_OR_RETURN(Poisoning poisoned, PoisonBlamed(driver, shard, deaths));
-  BATON_CRASH_POINT("native-poisoned");
+  BATON_CRASH_POINT("change-poisoned");
   return poisoned;
 }
 

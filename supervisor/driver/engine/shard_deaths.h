@@ -1,5 +1,5 @@
-// Counts the deaths of a native service's owners ("Poison", lib/arena/layout.md). The counts are in
-// shared memory, because each worker that recovers a shard counts, and may be the next to die.
+// Counts the deaths of a shard's owners ("Poison", lib/arena/layout.md). The counts are in shared
+// memory, because each native worker that recovers a shard counts, and may be the next to die.
 #ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_DEATHS_H_
 #define SUPERVISOR_DRIVER_ENGINE_SHARD_DEATHS_H_
 

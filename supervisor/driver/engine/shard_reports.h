@@ -12,9 +12,9 @@
 
 namespace baton::driver_process {
 
-// The reconciliation reports of the shards that one process has taken over. The worker that
-// recovers a shard writes its report to shared memory, and `baton-driver` reads it in a later turn
-// (lib/arena/layout.md, "Native owners"). Thread-compatible.
+// The reconciliation reports of the shards that one driver has taken over. It writes them to shared
+// memory, and Succession reads them there, natively in another process (lib/arena/layout.md,
+// "Native owners"). Thread-compatible.
 class ShardReports {
  public:
   explicit ShardReports(arena::Arena* arena) : arena_(arena) {}

@@ -1,6 +1,5 @@
-// Decides which worker owns each shard of a service, and which is next. This class has what both
-// kinds of service have in common. BrokeredSuccession and NativeSuccession decide how a shard gets
-// an owner, and how an ownership ends.
+// Decides which worker owns each shard of a service, and which is next. ShardDrivers carry that out
+// and note in the arena what they did, which this class reads there and tells operators.
 #ifndef SUPERVISOR_DRIVER_ENGINE_SUCCESSION_H_
 #define SUPERVISOR_DRIVER_ENGINE_SUCCESSION_H_
 
@@ -18,6 +17,7 @@
 #include "supervisor/driver/engine/engine_listener.h"
 #include "supervisor/driver/engine/reconciliation.h"
 #include "supervisor/driver/engine/roster.h"
+#include "supervisor/driver/engine/shard_drivers.h"
 
 namespace baton::driver_process {
 
@@ -40,13 +40,14 @@ struct ShardOwner {
   uint64_t heir_id = 0;  // 0: nobody is named
 };
 
-// Thread-compatible: the engine's thread.
+// Thread-compatible: the engine's thread. It never waits. Methods are virtual for engines of tests.
 class Succession {
  public:
   using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
 
-  // `arena` and `listener` outlive it.
-  Succession(arena::Arena* arena, EngineListener* listener);
+  // The pointers outlive it.
+  Succession(arena::Arena* arena, EngineListener* listener, bool outside_effects,
+             ShardDrivers* drivers);
   virtual ~Succession() = default;
 
   // ---- Workers. A call has no effect if the slot is not that worker's any more.
@@ -66,25 +67,29 @@ class Succession {
   virtual bool IsReady(uint32_t slot) const { return Roster::CanServe(roster_[slot]); }
   // Returns true if the worker owns no shard and none is on its way to it. Always false in a native
   // service, because its heirs take shards without asking.
-  virtual bool IsIdle(uint32_t slot, uint64_t id) const = 0;
+  virtual bool IsIdle(uint32_t slot, uint64_t id) const;
   // Gives the worker no shard any more. A worker for which IsIdle() is true stays idle if this call
   // follows in the same turn.
   virtual void Retire(uint32_t slot, uint64_t id);
   // Called when all registered threads of the worker are dead, or it has detached: it writes no
   // more.
-  virtual void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) = 0;
+  virtual void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause);
   // Returns true if the worker wrote something invalid: it is not believed before its process is
   // dead. Always false in a native service, where the driver is in the worker's process and ends
   // it.
   bool IsFenced(uint32_t slot) const { return roster_[slot].fenced; }
   // The worker is about to die, and no completion is the cause: blames none for it.
-  virtual void PardonDeath(uint32_t slot, uint64_t id) = 0;
+  virtual void PardonDeath(uint32_t slot, uint64_t id);
   // The worker is about to die: reports name this cause ("hang"), a literal, instead of "crash".
-  virtual void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) = 0;
+  virtual void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause);
   // Called when the worker's process is gone. The slot may be used again after this.
-  virtual void WorkerDead(uint32_t slot, uint64_t id) = 0;
+  virtual void WorkerDead(uint32_t slot, uint64_t id);
 
   // ---- Shards.
+
+  // Notices what the drivers have done, and gives shards that have no owner to a worker. Call it
+  // after they did something or, if they do not tell, often.
+  void LookAtShards();
 
   // Moves `shard` to the worker in `slot`. Calls `done` when that worker has committed for the
   // first time, or with the reason why the shard did not move.
@@ -101,17 +106,40 @@ class Succession {
   }
   const ReconciliationReport& last_report(uint32_t shard) const { return shards_[shard].report; }
   const std::string& waiting_reason(uint32_t shard) const { return shards_[shard].waiting_reason; }
-  virtual uint64_t poisoned_connections(uint32_t shard) const = 0;
+  uint64_t poisoned_connections(uint32_t shard) const;
+  // When this object last noticed a new owner's first commit; CLOCK_MONOTONIC. 0: never.
+  uint64_t last_served_ns() const { return last_served_ns_; }
 
   Roster& roster() { return roster_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
+  // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
+  // wrote an invalid slot.
+  uint32_t ClaimantOrOwner(uint32_t shard) const;
+  // Marks that worker for the roster's next WakeNotified, because it has something new.
+  void NotifyClaimantOrOwner(uint32_t shard);
   // Notes why the last worker could not be run. SetReady() clears it.
   void NoteFailure(std::string why) { last_failure_ = std::move(why); }
 
  protected:
+  Roster roster_;
+
+ private:
+  // What is known of a shard's changes so far. The first four are epochs.
+  struct Known {
+    uint64_t epoch = 0;     // the last whose owner is known
+    uint64_t served = 0;    // the last whose first commit is known
+    uint64_t released = 0;  // the last whose release is known
+    uint64_t reported = 0;  // the last whose end was reported
+    uint64_t fenced_worker_id = 0;
+    // An owner whose death is known to be no crash, and the death's cause.
+    uint64_t explained_worker_id = 0;
+    std::string_view explanation;
+    uint64_t report_version = 0;  // in the arena, of the shard's report
+  };
   struct ShardState {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
+    Known known;
     std::string waiting_reason = "no worker is ready";
     uint32_t state_version = 0;  // written by its last owner that declared one; 0: none did
     uint64_t asked_epoch = 0;    // the last whose owner was asked to release
@@ -121,48 +149,45 @@ class Succession {
     ReconciliationReport report;
   };
 
-  // Gives the shard, which has no owner, to the best worker, if there is one.
-  virtual void Give(uint32_t shard) = 0;
-  // Gives all shards without owner.
-  virtual void GiveVacant() = 0;
-  // Called before a handoff overwrites `asked_epoch`, which says whether the last owner was asked.
-  virtual void BeforeHandoff(uint32_t /*shard*/) {}
-  // Asks the owner of `asked_epoch` to release the shard.
-  virtual void AskRelease(uint32_t shard);
-  // `slot`: kNobody for none.
-  virtual void NameHeir(uint32_t shard, uint32_t slot);
+  // Each returns whether something has changed that heirs depend on.
+  bool LookAt(uint32_t shard);
+  bool NoteOwner(uint32_t shard);
+  bool NoteFenced(uint32_t shard);
+  bool NoteRelease(uint32_t shard);
+  bool NoteFirstCommit(uint32_t shard);
 
-  uint32_t shard_count() const { return static_cast<uint32_t>(shards_.size()); }
+  bool VacateBroken(uint32_t shard);
+  void ReadReports(uint32_t shard);
+  bool ReadReport(uint32_t shard, uint64_t epoch);
+  std::string CauseOf(uint32_t shard, const ReconciliationReport& report) const;
+  void TellEnd(uint32_t shard);  // reports the end that the shard's report is about
+
+  // Gives the shard, which has no owner, to the best worker, if there is one.
+  void Give(uint32_t shard);
   void NameHeirs();
-  // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
-  // wrote an invalid slot.
-  uint32_t ClaimantOrOwner(uint32_t shard) const;
+  void NameHeir(uint32_t shard, uint32_t slot);  // kNobody: none
   // Returns the slot of the best worker; kNobody: there is none, and waiting_reason says why.
   uint32_t ChooseFor(uint32_t shard);
-  void NoteOwner(uint32_t shard, const Roster::Worker& worker);
-  // Marks that worker for the roster's next WakeNotified, because it has something new.
-  void NotifyClaimantOrOwner(uint32_t shard);
-  // Notes that the worker has ended, so that it gets no shard any more, and returns it. Null: the
-  // slot is another worker's, or the end of this one was noted before.
-  Roster::Worker* NoteEnded(uint32_t slot, uint64_t id);
-  // Called when the owner of `epoch` has committed for the first time. `planned`: the former owner
-  // had released the shard.
-  void OnServed(uint32_t shard, uint64_t epoch, uint64_t ended_epoch, bool planned,
-                uint64_t blackout_ns);
+  Roster::Vacancy VacancyOf(uint32_t shard) const;
+  void CountShards();
+
+  // Notes that the worker has ended, so that it gets no shard any more. Returns false if the slot
+  // is another worker's, or the end of this one was noted before.
+  bool NoteEnded(uint32_t slot, uint64_t id);
+  void OnServed(uint32_t shard, uint64_t blackout_ns);
   // Called when the worker has given the shard back instead of serving it.
   void OnGivenBack(uint32_t shard, uint64_t worker_id);
-  void TellEnd(uint32_t shard);  // reports the end that the shard's report is about
+  void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
+
+  uint32_t shard_count() const { return static_cast<uint32_t>(shards_.size()); }
 
   arena::Arena* const arena_;
   EngineListener* const listener_;
+  const bool outside_effects_;
+  ShardDrivers* const drivers_;
   std::vector<ShardState> shards_;
-  Roster roster_;
-
- private:
-  void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
-  Roster::Vacancy VacancyOf(uint32_t shard) const;
-
   std::string last_failure_;
+  uint64_t last_served_ns_ = 0;
 };
 
 }  // namespace baton::driver_process

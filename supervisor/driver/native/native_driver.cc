@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "lib/base/utf8.h"
@@ -77,10 +76,15 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
   driver_ = driver::QueueDriver::Create(&arena(), device_.get(), this, inheritance_.objects);
   claims_.emplace(&arena(), &ownerships_, driver_.get(),
                   Claims::Options{inheritance_.slot, !inheritance_.outside_effects});
-  change_.emplace(&arena(), driver_.get(), &reports_,
-                  [this](std::string_view kind, uint32_t shard, std::string_view message) {
-                    Tell(kind, static_cast<int>(shard), -1, message);
-                  });
+  change_.emplace(ShardChange::Parts{
+      .arena = &arena(),
+      .driver = driver_.get(),
+      .reports = &reports_,
+      .apply_next = [this](uint32_t shard,
+                           absl::Status* error) { return driver_->ApplyNext(shard, error); },
+      .tell = [this](
+                  std::string_view kind, uint32_t shard,
+                  std::string_view message) { Tell(kind, static_cast<int>(shard), -1, message); }});
   host_.version = BATON_NATIVE_VERSION;
   host_.bytes = sizeof(host_);
   host_.baton_release = kRelease;
@@ -264,9 +268,7 @@ absl::Status NativeDriver::PollBeforeSleep(uint32_t shard) {
 }
 
 void NativeDriver::OnFirstCommit(uint32_t shard) {
-  arena::NativeShard& record = arena().native_shard(shard);
-  record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
-  arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
+  change_->OnFirstCommit(ownerships_[shard]);
   if (!watch_due_) WakeDriver();  // otherwise Attend() does, after waiting peers are served
 }
 
@@ -300,8 +302,7 @@ absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
   BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
   for (const Claimed& one : all) {
     const uint32_t shard = one.shard;
-    change_->Finish(ownerships_[shard], one.connections,
-                    {inheritance_.worker_id, inheritance_.poison_deaths});
+    EndFormer(ownerships_[shard], one.connections);
     BATON_CRASH_POINT("native-before-taking");
     const absl::StatusOr<uint64_t> taken =
         ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
@@ -315,6 +316,15 @@ absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
     ++operated_;
   }
   return absl::OkStatus();
+}
+
+// Writes the report before the worker's first commit. QueueDriver::Adopt has posted already.
+void NativeDriver::EndFormer(const driver::Ownership& shard,
+                             absl::Span<const uint32_t> connections) {
+  change_->ApplyRest(shard);
+  if (change_->NextEpochPrepared(shard)) return;
+  std::optional<Poisoning> poisoned = change_->CountDeath(shard, inheritance_.poison_deaths);
+  change_->Report(shard, connections, inheritance_.worker_id, std::move(poisoned));
 }
 
 void NativeDriver::LeaveShard(uint32_t shard) {

@@ -110,6 +110,8 @@ class NativeDriver final : private driver::DriverObserver {
   absl::Status PollBeforeSleep(uint32_t shard);
   absl::Status TakeClaimed();
   absl::Status Take(const std::vector<Claimed>& all);
+  // Ends the epoch of the former owner of a shard that is claimed and adopted here.
+  void EndFormer(const driver::Ownership& shard, absl::Span<const uint32_t> connections);
   void LeaveShard(uint32_t shard);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);

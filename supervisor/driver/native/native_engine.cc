@@ -23,8 +23,8 @@ NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineLis
     : ServiceEngine(arena, device, listener),
       options_(options),
       counters_(std::make_unique<NativeCounters>(arena)),
-      succession_(arena, listener, options.outside_effects, [this](uint32_t slot) { Wake(slot); }) {
-}
+      shards_(arena, [this](uint32_t slot) { Wake(slot); }),
+      succession_(arena, listener, options.outside_effects, &shards_) {}
 
 absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena* arena,
                                                                    verbs::Device* device,
@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena*
   BATON_ASSIGN_OR_RETURN(engine->manager_,
                          native::ConnectionManager::Create(
                              arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
-                               raw->succession_.WakeClaimantOrOwner(shard);
+                               const uint32_t slot = raw->succession_.ClaimantOrOwner(shard);
+                               if (slot != arena::kNobody) raw->Wake(slot);
                              }));
   return engine;
 }

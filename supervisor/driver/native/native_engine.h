@@ -18,9 +18,10 @@
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/succession.h"
 #include "supervisor/driver/native/native_counters.h"
 #include "supervisor/driver/native/native_driver.h"
-#include "supervisor/driver/native/native_succession.h"
+#include "supervisor/driver/native/native_shards.h"
 
 namespace baton::driver_process {
 
@@ -45,8 +46,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
 
-  NativeSuccession& succession() override { return succession_; }
-  const NativeSuccession& succession() const override { return succession_; }
+  Succession& succession() override { return succession_; }
+  const Succession& succession() const override { return succession_; }
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) override;
@@ -82,7 +83,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   std::vector<FileDescriptor> wakes_;  // eventfds, by worker slot
   const std::unique_ptr<NativeCounters> counters_;
   std::unique_ptr<native::ConnectionManager> manager_;
-  NativeSuccession succession_;
+  NativeShards shards_;
+  Succession succession_;  // of `shards_`
 };
 
 }  // namespace baton::driver_process

@@ -532,6 +532,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(offsetof(NativeShard, pardoned_worker_id), 8u);
   EXPECT_EQ(offsetof(NativeShard, reserved), 16u);
   EXPECT_EQ(offsetof(NativeShard, writers), 24u);
+  EXPECT_EQ(offsetof(NativeShard, fenced_worker_id), 56u);
   EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 64u);
   EXPECT_EQ(offsetof(NativeShard, change_epoch), 72u);
   EXPECT_EQ(offsetof(NativeShard, blackout_ns), 80u);

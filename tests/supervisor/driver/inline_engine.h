@@ -17,7 +17,9 @@ namespace baton::driver_process::testing {
 class InlineEngine : public ServiceEngine, public Succession {
  public:
   explicit InlineEngine(arena::Arena* arena)
-      : ServiceEngine(arena, nullptr, nullptr), Succession(arena, nullptr), roster(roster_) {}
+      : ServiceEngine(arena, nullptr, nullptr),
+        Succession(arena, nullptr, false, nullptr),
+        roster(roster_) {}
 
   // An engine that has stopped executes nothing.
   void Run(const std::function<void()>& work) override {
@@ -43,7 +45,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   void WorkerEnded(uint32_t slot, uint64_t, std::string_view) override {
     roster[slot].ended = true;
   }
-  void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
+  void PardonDeath(uint32_t, uint64_t) override {}
   void ExplainDeath(uint32_t, uint64_t, std::string_view cause) override {
     explained.emplace_back(cause);
   }
@@ -95,7 +97,6 @@ class InlineEngine : public ServiceEngine, public Succession {
     return counts;
   }
   ShardOwner owner(uint32_t) const override { return shard_owner; }
-  uint64_t poisoned_connections(uint32_t) const override { return 0; }
 
   void set_device_name(const std::string& name) { device_info_.name = name; }
 
@@ -122,8 +123,6 @@ class InlineEngine : public ServiceEngine, public Succession {
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
 
   driver::DeviceObjects* objects() const override { return &objects_; }
-  void Give(uint32_t) override {}
-  void GiveVacant() override {}
 
   mutable driver::DeviceObjects objects_;
 };

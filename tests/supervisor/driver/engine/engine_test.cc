@@ -868,14 +868,14 @@ TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffec
   EngineOptions options;
   options.outside_effects = true;
   Make(TestShape(), options);
-  const auto culprit = Owner();
+  const auto owner = Owner();
   const auto heir = Ready();
-  culprit->CommitInvalid();
+  Stopped(*owner);
   const auto late = Ready();  // brings nobody forward either
   EXPECT_FALSE(heir->Owns());
   EXPECT_FALSE(late->Owns());
   EXPECT_THAT(WaitingReason(), HasSubstr("not proven"));
-  Dead(*culprit);
+  Dead(*owner);
   EXPECT_TRUE(heir->Owns() || late->Owns());
 }
 

@@ -419,7 +419,7 @@ class FormerHeirTest : public NativeEngineTest {
 };
 
 TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
-  DoAt("native-release-asked", [this] {
+  DoAt("succession-release-asked", [this] {
     ReleaseAsAsked(*workers_[0]);
     ASSERT_EQ(workers_[kHeir]->Attend(), 0);
   });
@@ -516,7 +516,7 @@ TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
   Worker& first = StartOwner();
   Worker& second = Start(1);
   EXPECT_EQ(arena_->native_shard(0).heir, 0u);
-  DoAt("native-release-asked", [&] {
+  DoAt("succession-release-asked", [&] {
     ReleaseAsAsked(first);
     ASSERT_EQ(second.Attend(), 0);
     EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, second.id());
@@ -638,7 +638,7 @@ class SecondClaimantTest : public NativeEngineTest {
 };
 
 TEST_F(SecondClaimantTest, shouldGoOnBetweenTwoTransactions) {
-  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-rest-applied"));
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("change-rest-applied"));
   EXPECT_EQ(change_.recovered, 1u);
   ExpectOneChange();
 }
@@ -794,7 +794,7 @@ TEST_F(NativeEngineTest, shouldNotTakeAShardThatAnotherClaimsInTheLastMoment) {
 
 // The keeper has read which epoch is to end, and the owner dies.
 TEST_F(FormerHeirTest, shouldNotAskAnOwnerWhoseEpochIsNotMeant) {
-  DoAt("native-before-asking", [this] {
+  DoAt("succession-before-asking", [this] {
     workers_[0]->Die();
     ASSERT_EQ(workers_[kSuccessor]->Attend(), 0);
     ASSERT_EQ(owner(), workers_[kSuccessor]->id());
@@ -1227,8 +1227,8 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
-                         ::testing::Values("native-claimed", "native-deaths-written",
-                                           "native-death-counted", "native-reported",
+                         ::testing::Values("native-claimed", "change-deaths-written",
+                                           "change-death-counted", "change-reported",
                                            "native-before-taking", "ownership-epoch-prepared"),
                          [](const auto& point) {
                            std::string name = point.param;

@@ -1,0 +1,89 @@
+// The shards of a brokered service, as its engine moves them between workers: ends an ownership,
+// reports the work requests that were outstanding, and gives the shard to its heir.
+#ifndef SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
+#define SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "lib/base/clock.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "supervisor/driver/engine/engine_listener.h"
+#include "supervisor/driver/engine/roster.h"
+#include "supervisor/driver/engine/shard_change.h"
+#include "supervisor/driver/engine/shard_drivers.h"
+#include "supervisor/driver/engine/shard_reports.h"
+#include "supervisor/driver/engine/succession.h"
+
+namespace baton::driver_process {
+
+struct BrokeredOptions : ServiceOptions {
+  // Test builds only: forgets unacknowledged completions when a shard changes hands.
+  bool break_recovery = false;
+  std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
+};
+
+// Thread-compatible: the engine's thread.
+class BrokeredShards final : public ShardDrivers {
+ public:
+  // Applies the next transaction of the shard, like QueueDriver::ApplyNext. The engine provides it.
+  using ApplyNext = std::function<driver::CommitOutcome(uint32_t shard, absl::Status* error)>;
+
+  // The pointers outlive it. `roster`: of the workers to which it gives shards, and which it wakes.
+  BrokeredShards(arena::Arena* arena, EngineListener* listener, Roster* roster,
+                 const BrokeredOptions& options, ApplyNext apply_next);
+  // Call it before any other method. `driver` outlives it.
+  void SetDriver(driver::QueueDriver* driver);
+  void SetPoisonDeaths(uint32_t deaths) { options_.poison_deaths = deaths; }
+
+  bool heirs_claim() const override { return false; }
+  void OnHeir(uint32_t, uint32_t) override {}
+  std::string Give(uint32_t shard, uint32_t slot) override;
+  void OnEnded(uint32_t slot, uint64_t id) override;
+  void OnDead(uint32_t slot, uint64_t id) override;
+
+  // Called when the owner's next transaction was applied. `released`: that transaction gave the
+  // shard up, and the shard may have a successor already.
+  void OnCommit(uint32_t shard, bool released);
+  // Called when the owner's next transaction was invalid. The worker loses all its shards.
+  void OnInvalidCommit(uint32_t shard, const absl::Status& why);
+
+  // Returns true if the shard's owner has not committed anything yet.
+  bool AwaitsFirstCommit(uint32_t shard) const { return awaits_first_commit_[shard] != 0; }
+  // Returns whether OnCommit or OnInvalidCommit have done something since the last call that
+  // Succession::LookAtShards is to notice.
+  bool TakeNews() { return std::exchange(has_news_, false); }
+
+ private:
+  void OnReleased(uint32_t shard);
+  void ApplyAcceptsInto(uint32_t shard);
+  // The cut. Returns the connection that was failed, because the owner died of a message.
+  std::optional<Poisoning> End(uint32_t shard);
+  void Report(uint32_t shard, std::optional<Poisoning> poisoned);
+  std::string GiveToHeir(uint32_t shard);
+  bool AwaitsDeath(uint32_t shard) const;
+  uint32_t shard_count() const { return static_cast<uint32_t>(ownerships_.size()); }
+
+  arena::Arena& arena_;
+  EngineListener* const listener_;
+  Roster& roster_;
+  BrokeredOptions options_;
+  const ApplyNext apply_next_;
+  driver::QueueDriver* driver_ = nullptr;
+  std::vector<driver::Ownership> ownerships_;  // by shard
+  std::vector<uint8_t> awaits_first_commit_;   // likewise
+  ShardReports reports_;
+  std::optional<ShardChange> change_;  // set with the driver
+  bool has_news_ = false;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_

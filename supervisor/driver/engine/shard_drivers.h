@@ -1,0 +1,34 @@
+// Interface between Succession, which decides who is to own each shard, and those who move shards.
+#ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_DRIVERS_H_
+#define SUPERVISOR_DRIVER_ENGINE_SHARD_DRIVERS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace baton::driver_process {
+
+// Those who drive a service's shards. They end ownerships and begin new ones: the engine of a
+// brokered service (BrokeredShards), or the workers of a native service (NativeShards).
+// They note in the arena what they did, and Succession reads it there.
+//
+// Thread-compatible: the engine's thread.
+class ShardDrivers {
+ public:
+  virtual ~ShardDrivers() = default;
+
+  // Returns true if heirs take shards themselves, from owners that died or released them.
+  virtual bool heirs_claim() const = 0;
+  // The shard has another heir now, which NativeShard::heir names. `slot`: kNobody for none.
+  virtual void OnHeir(uint32_t shard, uint32_t slot) = 0;
+  // Gives the shard, which nobody owns, to the worker in `slot`, which is its heir. Returns why it
+  // has to wait; empty: it does not.
+  virtual std::string Give(uint32_t shard, uint32_t slot) = 0;
+  // All registered threads of the worker are dead, or it has detached: it writes no more.
+  virtual void OnEnded(uint32_t slot, uint64_t id) = 0;
+  // The worker's process is dead. No word may name its slot after this call.
+  virtual void OnDead(uint32_t slot, uint64_t id) = 0;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_SHARD_DRIVERS_H_
