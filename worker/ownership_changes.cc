@@ -10,9 +10,9 @@
 namespace baton {
 
 int OwnershipChanges::Handle() {
-  const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
-  if (changes == seen_changes_) return 0;
-  seen_changes_ = changes;
+  if (!pending()) return 0;
+  seen_changes_ = arena::LoadAcquire(arena_->header().ownership_changes);
+  postponed_ = nullptr;
   NoteStopRequest();
   BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
@@ -27,8 +27,7 @@ int OwnershipChanges::Handle() {
     }
     if (ours && !shards_->Owns(*shard)) handled += Adopt(*shard, epoch);
     if (shards_->Owns(*shard) && arena::LoadAcquire(record.release_requested) == epoch) {
-      Release(*shard);
-      ++handled;
+      handled += ReleaseUnlessAwaited(*shard);
     }
   }
   return handled;
@@ -100,6 +99,7 @@ bool OwnershipChanges::Adopt(Shard& shard, uint64_t epoch) {
 }
 
 void OwnershipChanges::ReleaseAll() {
+  (void)shards_->CommitStaged();  // before there is a shard that another's transaction moves into
   for (const auto& shard : shards_->all()) {
     if (shards_->Owns(*shard)) Release(*shard);
   }
@@ -109,6 +109,18 @@ void OwnershipChanges::LoseAll() {
   for (const auto& shard : shards_->all()) {
     if (shards_->Owns(*shard)) Lose(*shard);
   }
+}
+
+// A connection that another shard's open transaction accepts into this one would be rejected if the
+// driver applied the release first.
+bool OwnershipChanges::ReleaseUnlessAwaited(Shard& shard) {
+  if (shards_->AwaitsMove(shard)) (void)shards_->CommitStaged();
+  if (shards_->AwaitsMove(shard)) {
+    postponed_ = &shard;
+    return false;
+  }
+  Release(shard);
+  return true;
 }
 
 void OwnershipChanges::Release(Shard& shard) {

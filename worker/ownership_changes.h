@@ -30,7 +30,8 @@ class OwnershipChanges {
 
   // Returns whether Handle has something to do.
   bool pending() const {
-    return arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_;
+    if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
+    return postponed_ != nullptr && !shards_->AwaitsMove(*postponed_);
   }
   // Returns how many changes it has handled.
   int Handle();
@@ -43,6 +44,7 @@ class OwnershipChanges {
  private:
   void NoteStopRequest();
   bool Adopt(Shard& shard, uint64_t epoch);
+  bool ReleaseUnlessAwaited(Shard& shard);
   void Release(Shard& shard);
   void Lose(Shard& shard);
 
@@ -52,6 +54,8 @@ class OwnershipChanges {
   const arena::Arena* arena_ = nullptr;
   uint32_t slot_ = 0;
   uint64_t seen_changes_ = 0;
+  // To be released, once what moves into it is committed.
+  const Shard* postponed_ = nullptr;
   bool stop_request_noted_ = false;
 };
 

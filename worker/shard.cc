@@ -587,6 +587,14 @@ void Shard::Publish(bool release) {
   ClearStaged();
 }
 
+bool Shard::MovesInto(const Shard& shard) const {
+  return staged_->moves && std::any_of(staged_->entries.begin(), staged_->entries.end(),
+                                       [&](const CommitEntry& entry) {
+                                         return CommitKind(entry.kind) == CommitKind::kAccept &&
+                                                entry.target_shard == shard.index_;
+                                       });
+}
+
 // A connection accepted into another shard goes on there, with its kEstablished.
 void Shard::ForgetMoved() {
   for (const CommitEntry& entry : staged_->entries) {

@@ -297,6 +297,7 @@ class Shard {
   void TellHeap();
   void AddSharedReceives();
   void Publish(bool release);
+  bool MovesInto(const Shard& shard) const;
   void ForgetMoved();
   void ClearStaged();
   void Acknowledge();

@@ -211,4 +211,10 @@ void WorkerShards::WakeDriver() {
   }
 }
 
+bool WorkerShards::AwaitsMove(const Shard& shard) const {
+  return std::any_of(shards_.begin(), shards_.end(), [&](const auto& other) {
+    return other.get() != &shard && Owns(*other) && other->MovesInto(shard);
+  });
+}
+
 }  // namespace baton

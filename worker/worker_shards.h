@@ -109,6 +109,8 @@ class WorkerShards {
     }
     return committed;
   }
+  // Returns true if an open transaction of another shard accepts a connection into this one.
+  bool AwaitsMove(const Shard& shard) const;
   // Stores hints for the time after this worker's death: whether it is in a handler now, and of
   // which completion. REQUIRES: Owns(shard).
   [[gnu::always_inline]] inline void TellHandling(const Shard& shard, bool in_handler) {

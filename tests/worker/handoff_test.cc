@@ -269,5 +269,35 @@ TEST_F(HandoffTest, shouldMoveEachShardByItself) {
   EXPECT_EQ(second.shards.begin()->first, 1u);
 }
 
+// The driver would reject the peer, whose shard has another owner by then.
+TEST_F(HandoffTest, shouldReleaseNoShardIntoWhichAnOpenTransactionAccepts) {
+  Start([](v1::ServiceConfig* config) { config->set_shards(2); });
+  Shard* from = nullptr;
+  const auto accept = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return;
+    from = &shard;
+    EXPECT_EQ(shard.Accept(*completion.connection, *first.shards.at(1 - shard.index())),
+              absl::OkStatus());
+  };
+  first.on_completion = accept;
+  one = Add(&first, CommitMode::kManual);
+  ASSERT_TRUE(Until([&] { return first.shards.size() == 2; }));
+  other = Add(&second);
+  Connect(peer, *one);
+  ASSERT_TRUE(Until([&] { return from != nullptr; }));
+  const uint32_t into = 1 - from->index();
+  auto moved = std::async(std::launch::async, [&] { return keeper.Handoff(other->id(), {into}); });
+  const arena::Arena& arena = keeper.engine().arena();
+  ASSERT_TRUE(Until([&] { return arena.shard(into).owner.release_requested != 0; }));
+  for (int i = 0; i < 100; ++i) Turn();
+  EXPECT_EQ(first.shards.size(), 2u);
+  ASSERT_EQ(from->Commit(), absl::OkStatus());
+  ASSERT_TRUE(
+      Until([&] { return moved.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  EXPECT_EQ(moved.get(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  EXPECT_EQ(second.shards.count(into), 1u);
+}
+
 }  // namespace
 }  // namespace baton
