@@ -112,16 +112,15 @@ class Arena {
     return memories_[kRecoveryMemory].base() + recovery_map_.SpareBuffer(shard, spare);
   }
 
-  // REQUIRES: a native service.
-  NativeShard& native_shard(uint32_t shard) const {
-    return *At<NativeShard>(kRecoveryMemory, recovery_map_.NativeShardOf(shard));
+  // REQUIRES: PooledQueuePairs() != 0, as all below.
+  SuccessionRecord& succession(uint32_t shard) const {
+    return *At<SuccessionRecord>(kRecoveryMemory, recovery_map_.SuccessionOf(shard));
   }
-  NativeDeaths& native_deaths(uint32_t shard, uint32_t copy) const {
-    return At<NativeDeaths>(kRecoveryMemory, recovery_map_.NativeDeathsOf(shard))[copy];
+  DeathsRecord& deaths(uint32_t shard, uint32_t copy) const {
+    return At<DeathsRecord>(kRecoveryMemory, recovery_map_.DeathsOf(shard))[copy];
   }
-  NativeReport& native_report(uint32_t shard, uint64_t epoch) const {
-    return At<NativeReport>(kRecoveryMemory,
-                            recovery_map_.NativeReports(shard))[epoch % kNativeReports];
+  ReportRecord& report(uint32_t shard, uint64_t epoch) const {
+    return At<ReportRecord>(kRecoveryMemory, recovery_map_.Reports(shard))[epoch % kReports];
   }
   MailCursors& notices(uint32_t shard) const {
     return *At<MailCursors>(kRecoveryMemory, recovery_map_.Notices(shard));
@@ -132,8 +131,11 @@ class Arena {
   PooledQueuePair& pooled(uint32_t shard, uint32_t index) const {
     return At<PooledQueuePair>(kRecoveryMemory, recovery_map_.Pool(shard))[index];
   }
-  NativeConnection& native_connection(uint32_t connection) const {
-    return *At<NativeConnection>(kRecoveryMemory, recovery_map_.NativeConnectionOf(connection));
+  WorkerRecord& worker_record(uint32_t slot) const {
+    return *At<WorkerRecord>(kRecoveryMemory, recovery_map_.WorkerRecordOf(slot));
+  }
+  ManagedConnection& managed_connection(uint32_t connection) const {
+    return *At<ManagedConnection>(kRecoveryMemory, recovery_map_.ManagedConnectionOf(connection));
   }
 
   WorkerSlot& worker(uint32_t slot) const {

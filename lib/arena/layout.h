@@ -677,21 +677,21 @@ inline constexpr uint32_t kMarkers = 8;
 // The most markers outstanding in a shard. Its completion queue reserves room for them and kSpares.
 inline constexpr uint32_t kShardMarkers = 64;
 
-// ---------------------------------------------------------------- native owners (version 2)
+// ---------------------------------------------------------------- connections, changes of owner
 
-// Only `baton-driver` calls the connection manager, and only a shard's driver writes the shard. So
-// each shard has two rings: notices from `baton-driver` and orders from the shard's driver, each
-// with one writer and one reader. The writer stores an entry before the tail that covers it. The
-// reader carries it out before it stores the head that passes it. A reader's successor sees every
-// entry not passed.
+// All of version 2. Only `baton-driver` calls the connection manager, and only a shard's driver
+// writes the shard. So each shard has two rings: notices from `baton-driver` and orders from the
+// shard's driver, each with one writer and one reader. The writer stores an entry before the tail
+// that covers it. The reader carries it out before it stores the head that passes it. A reader's
+// successor sees every entry not passed.
 enum class NoticeKind : uint8_t {  // from `baton-driver`
   kRequested = 1,                  // the record has the connection, with a new generation
   kEstablished = 2,
-  kEnded = 3,            // `status`, NativeConnection::end_reason
+  kEnded = 3,            // `status`, ManagedConnection::end_reason
   kHoldsNoReceive = 4,   // verbs::DeviceEventType::kLastWorkRequestReached
   kConnecting = 5,       // like kRequested, for a connection that `baton-driver` starts
-  kRejected = 6,         // the peer rejected it; NativeConnection::end_reason
-  kQueuePairFailed = 7,  // verbs::DeviceEventType::kQueuePairFailed; NativeConnection::end_reason
+  kRejected = 6,         // the peer rejected it; ManagedConnection::end_reason
+  kQueuePairFailed = 7,  // verbs::DeviceEventType::kQueuePairFailed; ManagedConnection::end_reason
 };
 inline constexpr auto kLastNoticeKind = NoticeKind::kQueuePairFailed;
 enum class OrderKind : uint8_t {  // from the shard's driver
@@ -738,15 +738,15 @@ struct PooledQueuePair {
 static_assert(sizeof(PooledQueuePair) == 8);
 
 // A shard's changes of owner, beside its OwnershipRecord.
-struct NativeShard {
+struct SuccessionRecord {
   // Written by `baton-driver`. The worker slot + 1 that follows, or in a native service may claim
   // the shard, when its owner is dead or gives it up; 0: none.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
   uint64_t reserved;            // the release before noted here what operators were told
-  // Written by the engine of a brokered service, as is the next.
+  // Written by the engine of a brokered service.
   uint64_t writers[kCommitBanks];  // by commit bank: the worker that may still write it; 0: none
-  uint64_t fenced_worker_id;       // the last owner that published an invalid transaction; 0: none
+  uint8_t pad0[8];
   // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // when the last change of owner began
   uint64_t change_epoch;     // the epoch that this change ends
@@ -757,18 +757,18 @@ struct NativeShard {
   uint64_t recovered;  // the former owner's transactions that the change applied
   uint64_t logged;     // all completions logged when the last change began
 };
-static_assert(offsetof(NativeShard, change_begun_ns) == kLineBytes);
-static_assert(sizeof(NativeShard) == 2 * kLineBytes);
+static_assert(offsetof(SuccessionRecord, change_begun_ns) == kLineBytes);
+static_assert(sizeof(SuccessionRecord) == 2 * kLineBytes);
 enum class ChangeCause : uint64_t { kDeath = 1, kRelease = 2 };
 
 // The deaths of a shard's owners, counted for "Poison" by each driver that recovers the shard.
 // There are two copies. The one with the higher `version` is valid; drivers write the other.
-struct NativeDeath {
+struct RememberedDeath {
   uint64_t worker_id;
   uint64_t handling;  // 1 + the completion that the worker named; 0: none
 };
 inline constexpr uint32_t kRememberedDeaths = 16;
-struct NativeDeaths {
+struct DeathsRecord {
   uint64_t version;        // 0: being written
   uint64_t counted_epoch;  // the last epoch whose end was counted
   uint64_t acknowledged;   // at the last death
@@ -783,16 +783,16 @@ struct NativeDeaths {
   uint8_t pad0[2];
   uint32_t remembered;
   uint8_t pad1[56];
-  NativeDeath last[kRememberedDeaths];
+  RememberedDeath last[kRememberedDeaths];
 };
-static_assert(offsetof(NativeDeaths, blamed_level) == 64);
-static_assert(offsetof(NativeDeaths, last) == 2 * kLineBytes);
-static_assert(sizeof(NativeDeaths) == 384);
-inline constexpr uint32_t kNativeDeathsCopies = 2;
+static_assert(offsetof(DeathsRecord, blamed_level) == 64);
+static_assert(offsetof(DeathsRecord, last) == 2 * kLineBytes);
+static_assert(sizeof(DeathsRecord) == 384);
+inline constexpr uint32_t kDeathsCopies = 2;
 
 // The fate of the work requests that were outstanding when an epoch ended, as the driver of the
-// next epoch found it. A shard's report number e % kNativeReports is about epoch e.
-enum class NativeOutcome : uint8_t {
+// next epoch found it. A shard's report number e % kReports is about epoch e.
+enum class RequestOutcome : uint8_t {
   kNeverSubmitted = 0,  // not submitted when the epoch ended; the next driver submits it
   kInFlight = 1,
   kCompletedUndelivered = 2,
@@ -800,30 +800,30 @@ enum class NativeOutcome : uint8_t {
   kPoisoned = 4,   // completed, and no owner is given the completion any more
   kAmbiguous = 5,  // not known yet whether it was submitted
 };
-struct NativeRequest {
+struct ReportedRequest {
   uint32_t connection;
   uint8_t send;
   uint8_t opcode;  // verbs::Opcode; sends only
-  NativeOutcome outcome;
+  RequestOutcome outcome;
   uint8_t pad0;
   uint64_t sequence;
 };
-static_assert(sizeof(NativeRequest) == 16);
+static_assert(sizeof(ReportedRequest) == 16);
 inline constexpr uint32_t kReportedRequests = 256;
 // Names the change that a report is about, and counts what became of its work requests.
 struct ReportHead {
   uint64_t epoch;  // the epoch that ended; 0: none
   uint64_t former_worker_id;
   uint64_t successor_worker_id;
-  uint64_t recovered;  // see NativeShard
+  uint64_t recovered;  // see SuccessionRecord
   int64_t unix_micros;
-  uint64_t never_submitted;  // see NativeOutcome
+  uint64_t never_submitted;  // see RequestOutcome
   uint64_t in_flight;
   uint64_t completed_undelivered;
   uint64_t delivered_uncommitted;
   uint64_t ambiguous;  // 0 in the end
 };
-struct NativeReport {
+struct ReportRecord {
   uint64_t version;  // odd while it is written; grows with each change
   ReportHead head;
   uint32_t cause;   // ChangeCause
@@ -833,22 +833,22 @@ struct NativeReport {
   uint32_t poisoned_connection;
   uint32_t poisoned_generation;
   uint8_t poisoned_kind;   // CompletionKind
-  uint8_t poison_guessed;  // see NativeDeaths::guessed
+  uint8_t poison_guessed;  // see DeathsRecord::guessed
   uint8_t poison_remembered;
   uint8_t pad0;
   uint64_t poisoned_completion;
   uint64_t poisoned_sequence;
   uint64_t poisoned_workers[kRememberedDeaths];
-  NativeRequest requests[kReportedRequests];
+  ReportedRequest requests[kReportedRequests];
 };
-static_assert(offsetof(NativeReport, cause) == 88);
-static_assert(offsetof(NativeReport, poison_deaths) == 96);
-static_assert(offsetof(NativeReport, poisoned_completion) == 112);
-static_assert(offsetof(NativeReport, requests) == 4 * kLineBytes);
-static_assert(sizeof(NativeReport) == 4352);
-inline constexpr uint32_t kNativeReports = 4;
+static_assert(offsetof(ReportRecord, cause) == 88);
+static_assert(offsetof(ReportRecord, poison_deaths) == 96);
+static_assert(offsetof(ReportRecord, poisoned_completion) == 112);
+static_assert(offsetof(ReportRecord, requests) == 4 * kLineBytes);
+static_assert(sizeof(ReportRecord) == 4352);
+inline constexpr uint32_t kReports = 4;
 
-struct NativeConnection {
+struct ManagedConnection {
   // Written by `baton-driver`.
   char end_reason[128];
   uint8_t initiator_depth;  // set before kEstablished; see ConnectionRecord
@@ -859,8 +859,25 @@ struct NativeConnection {
   uint32_t answer_length;       // of the private data of an accept or reject: Arena::private_data
   uint32_t handled_generation;  // the last whose kRequested or kConnecting was carried out
 };
-static_assert(offsetof(NativeConnection, answer_length) == 136);
-static_assert(sizeof(NativeConnection) == 144);
+static_assert(offsetof(ManagedConnection, answer_length) == 136);
+static_assert(sizeof(ManagedConnection) == 144);
+
+// A worker slot, as Succession and the driver of a brokered service's shards see it. No worker can
+// write it.
+struct WorkerRecord {
+  // Written by `baton-driver`.
+  uint64_t id;        // of the worker in the slot, or of the last one there
+  uint64_t ended_id;  // the last one that has ended: its shards are to move, and it gets none
+  uint64_t dead_id;   // the last one whose process is proven dead
+  uint64_t reserved[5];
+  // Written by the driver.
+  uint64_t fenced_id;  // the last one that published an invalid transaction: it has ended, too
+  uint64_t left_id;    // the last one whose shards have moved since it ended
+  uint64_t buried_id;  // the last one whose banks are free since it was proven dead
+  uint64_t reserved2[5];
+};
+static_assert(offsetof(WorkerRecord, fenced_id) == kLineBytes);
+static_assert(sizeof(WorkerRecord) == 2 * kLineBytes);
 
 // ---------------------------------------------------------------- words
 
@@ -1014,8 +1031,8 @@ struct DriverMemoryMap {
       shared_receives, heap_bytes, heaps, total;
 };
 
-// Offsets in the recovery memory: poll slots, spare records, spare buffers, and for native services
-// their shards and connections. Only the spare buffers are registered with the device.
+// Offsets in the recovery memory: poll slots, spare records, spare buffers, and what belongs to
+// each shard, connection and worker slot. Only the spare buffers are registered with the device.
 struct RecoveryMemoryMap {
   explicit constexpr RecoveryMemoryMap(const Shape& shape)
       : poll_slots(0),
@@ -1027,16 +1044,17 @@ struct RecoveryMemoryMap {
         order_bytes(sizeof(MailCursors) + OrdersOf(shape) * sizeof(MailEntry)),
         pool_bytes(
             AlignUp(uint64_t{PooledQueuePairs(shape)} * sizeof(PooledQueuePair), kLineBytes)),
-        native_shard_bytes(sizeof(NativeShard) + kNativeDeathsCopies * sizeof(NativeDeaths) +
-                           kNativeReports * sizeof(NativeReport) + notice_bytes + order_bytes +
-                           pool_bytes),
-        native(spare_buffers + spare_buffers_bytes),
-        native_connections(AlignUp(native + shape.shards * native_shard_bytes, kPageBytes)),
+        shard_bytes(sizeof(SuccessionRecord) + kDeathsCopies * sizeof(DeathsRecord) +
+                    kReports * sizeof(ReportRecord) + notice_bytes + order_bytes + pool_bytes),
+        shards(spare_buffers + spare_buffers_bytes),
+        managed_connections(AlignUp(shards + shape.shards * shard_bytes, kPageBytes)),
+        worker_records(
+            AlignUp(managed_connections + uint64_t{shape.connections} * sizeof(ManagedConnection),
+                    kPageBytes)),
         total(PooledQueuePairs(shape) != 0
-                  ? AlignUp(
-                        native_connections + uint64_t{shape.connections} * sizeof(NativeConnection),
-                        kPageBytes)
-                  : native) {}
+                  ? AlignUp(worker_records + uint64_t{shape.workers} * sizeof(WorkerRecord),
+                            kPageBytes)
+                  : shards) {}
 
   constexpr uint64_t PollSlots(uint32_t shard) const {
     return poll_slots + uint64_t{shard} * kPollSlots * sizeof(PollSlot);
@@ -1048,27 +1066,28 @@ struct RecoveryMemoryMap {
     return spare_buffers + (uint64_t{shard} * kSpares + spare) * kSpareBytes;
   }
 
-  // REQUIRES: a native service.
-  constexpr uint64_t NativeShardOf(uint32_t shard) const {
-    return native + shard * native_shard_bytes;
+  // REQUIRES: PooledQueuePairs() != 0.
+  constexpr uint64_t SuccessionOf(uint32_t shard) const { return shards + shard * shard_bytes; }
+  constexpr uint64_t DeathsOf(uint32_t shard) const {
+    return SuccessionOf(shard) + sizeof(SuccessionRecord);
   }
-  constexpr uint64_t NativeDeathsOf(uint32_t shard) const {
-    return NativeShardOf(shard) + sizeof(NativeShard);
-  }
-  constexpr uint64_t NativeReports(uint32_t shard) const {
-    return NativeDeathsOf(shard) + kNativeDeathsCopies * sizeof(NativeDeaths);
+  constexpr uint64_t Reports(uint32_t shard) const {
+    return DeathsOf(shard) + kDeathsCopies * sizeof(DeathsRecord);
   }
   constexpr uint64_t Notices(uint32_t shard) const {
-    return NativeReports(shard) + kNativeReports * sizeof(NativeReport);
+    return Reports(shard) + kReports * sizeof(ReportRecord);
   }
   constexpr uint64_t Orders(uint32_t shard) const { return Notices(shard) + notice_bytes; }
   constexpr uint64_t Pool(uint32_t shard) const { return Orders(shard) + order_bytes; }
-  constexpr uint64_t NativeConnectionOf(uint32_t connection) const {
-    return native_connections + connection * sizeof(NativeConnection);
+  constexpr uint64_t WorkerRecordOf(uint32_t slot) const {
+    return worker_records + slot * sizeof(WorkerRecord);
+  }
+  constexpr uint64_t ManagedConnectionOf(uint32_t connection) const {
+    return managed_connections + connection * sizeof(ManagedConnection);
   }
 
   uint64_t poll_slots, spares, spare_buffers, spare_buffers_bytes, notice_bytes, order_bytes,
-      pool_bytes, native_shard_bytes, native, native_connections, total;
+      pool_bytes, shard_bytes, shards, managed_connections, worker_records, total;
 };
 
 }  // namespace baton::arena

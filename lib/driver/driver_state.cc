@@ -52,7 +52,7 @@ uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
     // `baton-driver` stores the shard last.
     if (arena::LoadAcquire(connection.shard) != shard || connection.qp_number != queue_pair ||
         StateOf(connection) != ConnectionState::kFree || connection.listener_port != 0 ||
-        arena->native_connection(i).handled_generation == connection.generation) {
+        arena->managed_connection(i).handled_generation == connection.generation) {
       continue;
     }
     BeginConnecting(i);

@@ -26,9 +26,11 @@ void Ownership::GiveTo(uint32_t worker_slot, uint64_t worker_id) {
   const uint64_t next = NextEpoch();
   BATON_CHECK(!owned() && next != 0);
   PrepareEpoch(next, worker_id);
+  BATON_CRASH_POINT("change-epoch-prepared");
   arena::OrderForCrash();
   arena::StoreRelaxed(writer(next), worker_id);
   arena::OrderForCrash();
+  BATON_CRASH_POINT("change-before-giving");
   word_.Store(next, worker_slot);  // this one store moves the shard
 }
 
@@ -52,12 +54,15 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
 void Ownership::End(bool released) {
   BATON_CHECK(owned());
   arena::ShardRecord& shard = arena_->shard(shard_);
-  shard.owner.cut_epoch = epoch();
   shard.owner.cut_tail = arena::CursorIndex(shard.commit_head);
+  arena::OrderForCrash();
+  shard.owner.cut_epoch = epoch();
+  BATON_CRASH_POINT("change-cut");
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
   arena::StoreRelaxed(shard.owner.owner_worker_id, uint64_t{0});
   if (released) arena::StoreRelaxed(writer(epoch()), uint64_t{0});
   arena::OrderForCrash();
+  BATON_CRASH_POINT("change-before-vacating");
   word_.Store(epoch(), arena::kNobody);
 }
 
@@ -78,7 +83,7 @@ absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t w
     arena::OrderForCrash();
   }
   PrepareEpoch(ended + 1, worker_id);
-  BATON_CRASH_POINT("ownership-epoch-prepared");
+  BATON_CRASH_POINT("change-epoch-prepared");
   const std::optional<uint64_t> taken = word_.Take(claimed);
   if (!taken) return lost();
   return *taken;
@@ -92,13 +97,13 @@ bool Ownership::HandOver(uint64_t seen) {
 }
 
 void Ownership::ProveDead(uint64_t worker_id) {
-  for (uint64_t& writer : arena_->native_shard(shard_).writers) {
+  for (uint64_t& writer : arena_->succession(shard_).writers) {
     if (writer == worker_id) arena::StoreRelaxed(writer, uint64_t{0});
   }
 }
 
 bool Ownership::MayWrite(uint64_t worker_id) const {
-  const auto& writers = arena_->native_shard(shard_).writers;
+  const auto& writers = arena_->succession(shard_).writers;
   return std::find(std::begin(writers), std::end(writers), worker_id) != std::end(writers);
 }
 

@@ -40,7 +40,7 @@ class Ownership {
   void GiveTo(uint32_t worker_slot, uint64_t worker_id);
 
   // Ends the owner's epoch: only the commits applied so far count. `released`: the owner itself
-  // ended it, and writes no more.
+  // ended it, and writes no more. If the driver dies in this call, its successor calls it again.
   void End(bool released);
 
   // Notes that the worker's process is dead and can store nothing any more.
@@ -80,7 +80,7 @@ class Ownership {
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   // The worker that may still write the epoch's bank; 0: none.
   uint64_t& writer(uint64_t epoch) const {
-    return arena_->native_shard(shard_).writers[epoch % arena::kCommitBanks];
+    return arena_->succession(shard_).writers[epoch % arena::kCommitBanks];
   }
   uint64_t NextEpoch() const;  // 0: no bank is free
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);

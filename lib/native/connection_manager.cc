@@ -244,8 +244,8 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   // Other threads read the state of a free slot, and nothing else of it.
   static_assert(offsetof(arena::ConnectionRecord, state) == 0);
   std::memcpy(&record.state + 1, &fresh.state + 1, sizeof(record) - sizeof(record.state));
-  arena_->native_connection(index).answer_length = 0;
-  arena_->native_connection(index).end_reason[0] = 0;
+  arena_->managed_connection(index).answer_length = 0;
+  arena_->managed_connection(index).end_reason[0] = 0;
   // Drivers that look for free slots of their shards read these two in the reverse order: a driver
   // that finds the slot in its shard sees the new generation.
   arena::StoreRelease(record.generation, fresh.generation + 1);
@@ -324,7 +324,7 @@ int ConnectionManager::Occupy(uint32_t index, uint32_t shard, uint32_t number) {
 void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
   const verbs::ReadDepths depths = connection.id->depths();
-  arena::NativeConnection& told = arena_->native_connection(index);
+  arena::ManagedConnection& told = arena_->managed_connection(index);
   told.initiator_depth = depths.ours;
   told.responder_resources = depths.theirs;
   if (connection.phase == Phase::kConnecting) {
@@ -427,7 +427,7 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
                              std::string_view reason) {
   pending_ = true;
   const Connection& connection = connections_[index];
-  if (!reason.empty()) arena::SetText(arena_->native_connection(index).end_reason, reason);
+  if (!reason.empty()) arena::SetText(arena_->managed_connection(index).end_reason, reason);
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.status = static_cast<uint8_t>(status);
@@ -507,7 +507,7 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
 }
 
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
-  const arena::NativeConnection& told = arena_->native_connection(index);
+  const arena::ManagedConnection& told = arena_->managed_connection(index);
   const uint32_t length =
       std::min(arena::LoadRelaxed(told.answer_length), arena::kPrivateDataBytes);
   return std::string(reinterpret_cast<const char*>(arena_->private_data(index)), length);
@@ -572,7 +572,7 @@ void ConnectionManager::Free(uint32_t index) {
     Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
           /*rests=*/abandoned || device_->has_time_wait());
   }
-  arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
+  arena::StoreRelease(arena_->managed_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
   freed_ = true;
   if (connection.shard == connection.first_shard) return free_.push_back(index);

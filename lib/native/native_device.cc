@@ -135,7 +135,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   verbs::Address local_address() const override { return {}; }
   verbs::Address peer_address() const override { return {}; }
   verbs::ReadDepths depths() const override {
-    const arena::NativeConnection& told = device_->arena_->native_connection(connection_);
+    const arena::ManagedConnection& told = device_->arena_->managed_connection(connection_);
     return {told.initiator_depth, told.responder_resources};
   }
 
@@ -159,7 +159,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
 
  private:
   absl::Status Answer(std::string_view private_data, OrderKind kind) {
-    arena::NativeConnection& told = device_->arena_->native_connection(connection_);
+    arena::ManagedConnection& told = device_->arena_->managed_connection(connection_);
     if (private_data.size() > arena::kPrivateDataBytes) {
       return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                      " bytes, at most ", arena::kPrivateDataBytes));
@@ -233,7 +233,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   if (state == ConnectionState::kFree) {
     // A dead driver may not have ordered the kFree. A slot whose request was not handled yet is
     // kFree, too, and must not be freed.
-    const arena::NativeConnection& told = arena_->native_connection(index);
+    const arena::ManagedConnection& told = arena_->managed_connection(index);
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
@@ -259,7 +259,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
 // Returns true if the queue pair that the record names may be another connection's by now:
 // `baton-driver` puts it back before it stores that the slot is free.
 bool NativeDevice::IsGivenBack(uint32_t index) const {
-  const uint32_t freed = arena::LoadAcquire(arena_->native_connection(index).freed_generation);
+  const uint32_t freed = arena::LoadAcquire(arena_->managed_connection(index).freed_generation);
   return driver::StateOf(record(index)) == ConnectionState::kFree &&
          arena::LoadAcquire(record(index).generation) == freed;
 }
@@ -396,7 +396,7 @@ void NativeDevice::Pass() {
   const auto shard = static_cast<uint32_t>(std::exchange(given_from_, -1));
   Mailbox notices = Mailbox::Notices(*arena_, shard);
   if (IsBeginning(notice_)) {
-    arena::StoreRelaxed(arena_->native_connection(notice_.connection).handled_generation,
+    arena::StoreRelaxed(arena_->managed_connection(notice_.connection).handled_generation,
                         notice_.generation);
     arena::OrderForCrash();
   }
@@ -422,7 +422,7 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
       if (notice_.connection >= ids_.size() || !IsKind(notice_.kind)) continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
-      const arena::NativeConnection& told = arena_->native_connection(notice_.connection);
+      const arena::ManagedConnection& told = arena_->managed_connection(notice_.connection);
       const bool handled = told.handled_generation == notice_.generation ||
                            told.freed_generation == notice_.generation;
       DropFormer(notice_.connection);
@@ -465,7 +465,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
     case NoticeKind::kRejected:
       event->type = verbs::CmEventType::kRejected;
       event->status = absl::AbortedError(
-          arena::TextOf(arena_->native_connection(notice.connection).end_reason));
+          arena::TextOf(arena_->managed_connection(notice.connection).end_reason));
       return true;
     case NoticeKind::kEnded:
       SetEnd(notice, event);
@@ -477,7 +477,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
 
 void NativeDevice::SetEnd(const MailEntry& notice, verbs::CmEvent* event) const {
   const auto status = verbs::CompletionStatus(notice.status);
-  const std::string why = arena::TextOf(arena_->native_connection(notice.connection).end_reason);
+  const std::string why = arena::TextOf(arena_->managed_connection(notice.connection).end_reason);
   event->type = status == verbs::CompletionStatus::kRetryExceeded
                     ? verbs::CmEventType::kUnreachable
                     : verbs::CmEventType::kDisconnected;
@@ -514,7 +514,7 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;
   event->qp_number = record(notice->connection).qp_number;
-  event->text = arena::TextOf(arena_->native_connection(notice->connection).end_reason);
+  event->text = arena::TextOf(arena_->managed_connection(notice->connection).end_reason);
   given_from_ = static_cast<int>(shard);
   return true;
 }

@@ -115,7 +115,10 @@ absl::StatusOr<ArenaView> ArenaView::Open(ArenaFiles files, const std::string& s
   ArenaView arena(std::move(files), header);
   BATON_RETURN_IF_ERROR(CheckSize(arena.files.worker_log(), arena.worker_map.total));
   BATON_RETURN_IF_ERROR(CheckSize(arena.files.driver_log(), arena.driver_map.total));
-  BATON_RETURN_IF_ERROR(CheckSize(arena.files.recovery(), arena.recovery_map.total));
+  // Nothing here reads worker records, which arenas of the release before do not have.
+  BATON_RETURN_IF_ERROR(
+      CheckSize(arena.files.recovery(),
+                std::min(arena.recovery_map.worker_records, arena.recovery_map.total)));
   BATON_RETURN_IF_ERROR(CheckSize(arena.files.buffers(), header.shape.buffer_bytes));
   if (!service.empty() && arena.service != service) {
     return absl::FailedPreconditionError(

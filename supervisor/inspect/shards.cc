@@ -42,8 +42,8 @@ absl::Status CountPool(const ArenaView& arena, uint32_t shard, v1::InspectedShar
 // Adds the parts that only a native service has. `whole`: includes the long ones.
 absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool whole,
                                  v1::InspectedShard* out) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery().ReadStill<arena::NativeShard>(
-                                              arena.recovery_map.NativeShardOf(shard)));
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery().ReadStill<arena::SuccessionRecord>(
+                                              arena.recovery_map.SuccessionOf(shard)));
   const uint64_t heir = look.value.heir;
   if (heir > arena.header.shape.workers) {
     out->add_invalid(absl::StrCat("heir: worker slot ", heir - 1));

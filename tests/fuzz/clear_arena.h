@@ -15,8 +15,8 @@ inline void ClearArena(arena::Arena* arena) {
   std::memset(reinterpret_cast<uint8_t*>(&arena->shard(0)), 0,
               arena->driver_map().total - arena->driver_map().shards);
   const arena::RecoveryMemoryMap& recovery = arena->recovery_map();
-  std::memset(reinterpret_cast<uint8_t*>(&arena->native_shard(0)), 0,
-              recovery.total - recovery.native);
+  std::memset(reinterpret_cast<uint8_t*>(&arena->succession(0)), 0,
+              recovery.total - recovery.shards);
   arena->header().driver_sleeping = 0;
   arena->header().ownership_changes = 0;
   arena->header().stop_requested = 0;

@@ -27,6 +27,10 @@ Checker::Checker(Context* context, const arena::Arena* arena)
 Checker::Connection& Checker::At(uint32_t index, uint32_t generation) {
   Connection& connection = connections_[index];
   if (connection.generation != generation) {
+    // Its peer may hear of the end only when another has the slot.
+    if (connection.excused) {
+      connection.client == 0 ? void(failed_unknown_ = true) : Excuse(connection.client);
+    }
     connection = Connection{};
     connection.generation = generation;
   }

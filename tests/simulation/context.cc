@@ -69,7 +69,7 @@ void Clear(const arena::Arena& arena) {
   std::memset(arena.buffers(), 0, arena.shape().buffer_bytes);
   const arena::RecoveryMemoryMap& recovery = arena.recovery_map();
   std::memset(arena.poll_slots(0), 0, recovery.spare_buffers);
-  std::memset(&arena.native_shard(0), 0, recovery.total - recovery.native);
+  std::memset(&arena.succession(0), 0, recovery.total - recovery.shards);
   arena.header().driver_sleeping = 0;
   arena.header().ownership_changes = 0;
   for (uint32_t i = 0; i < arena.shape().shards; ++i) {

@@ -89,6 +89,7 @@ bool KilledQueueDriver::Dies(const char* where) {
 
 template <typename Call>
 auto KilledQueueDriver::Survive(const Call& call) {
+  if (outlived_) return call();
   for (;;) {
     ++running_;
     try {
@@ -100,6 +101,37 @@ auto KilledQueueDriver::Survive(const Call& call) {
     }
     Follow();
   }
+}
+
+void KilledQueueDriver::Outlive(const std::function<void()>& work,
+                                const std::function<void()>& go_on) {
+  if (outlived_) return work();
+  for (bool died = false;; died = true) {
+    outlived_ = true;
+    ++running_;
+    try {
+      died ? go_on() : work();
+      if (died) CheckGoneOn(go_on);
+      --running_;
+      outlived_ = false;
+      return;
+    } catch (const DriverKilled&) {
+      --running_;
+      outlived_ = false;
+    }
+    Follow();
+  }
+}
+
+// P5: who follows once more has nothing to do.
+void KilledQueueDriver::CheckGoneOn(const std::function<void()>& go_on) {
+  const auto interleave = std::exchange(context_->interleave, [] {});
+  const Mortality mortality = std::exchange(mortality_, {});
+  const std::string before = Snapshot();
+  go_on();
+  mortality_ = mortality;
+  context_->interleave = interleave;
+  if (Snapshot() != before) context_->Break("P5: going on a second time has changed the memory");
 }
 
 void KilledQueueDriver::Follow() {
@@ -148,10 +180,10 @@ std::string KilledQueueDriver::Snapshot() const {
   std::string all =
       std::string(driver_log, memory_->driver_map().total) +
       std::string(recovery, map.spare_buffers) +
-      std::string(recovery + map.native_connections, map.total - map.native_connections);
+      std::string(recovery + map.managed_connections, map.total - map.managed_connections);
   for (uint32_t shard = 0; shard < memory_->shape().shards; ++shard) {
-    all += std::string(recovery + map.NativeShardOf(shard),
-                       map.Notices(shard) - map.NativeShardOf(shard));
+    all += std::string(recovery + map.SuccessionOf(shard),
+                       map.Notices(shard) - map.SuccessionOf(shard));
     all += std::string(recovery + map.Pool(shard), map.pool_bytes);
   }
   return all;

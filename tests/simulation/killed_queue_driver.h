@@ -5,6 +5,7 @@
 #define TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,6 +42,10 @@ class KilledQueueDriver final : public driver::QueueDriver {
   absl::StatusOr<bool> PollCompletions(uint32_t shard) override;
   bool HandleEvent(uint32_t* shard) override;
 
+  // Runs `work` of the engine, in which the driver may die. After a death `go_on` is called
+  // instead, for the driver that follows, which may die in that, too.
+  void Outlive(const std::function<void()>& work, const std::function<void()>& go_on);
+
   void Immortal() { mortality_.once_in = 0; }
   uint64_t deaths() const { return deaths_; }
   const driver::RecoveryCounters& recovered() const { return sum_; }
@@ -51,6 +56,7 @@ class KilledQueueDriver final : public driver::QueueDriver {
   template <typename Call>
   auto Survive(const Call& call);
   void Follow();
+  void CheckGoneOn(const std::function<void()>& go_on);
   std::unique_ptr<QueueDriver> Recovered();
   std::unique_ptr<QueueDriver> RecoveredOnceMore();
   std::string Snapshot() const;
@@ -60,6 +66,7 @@ class KilledQueueDriver final : public driver::QueueDriver {
   arena::Arena* const memory_;
   native::LocalDriver* const local_;
   Mortality mortality_;
+  bool outlived_ = false;   // Outlive() runs, and nobody else outlives the driver
   std::vector<bool> news_;  // by shard: its owner may have missed something
   int running_ = 0;
   uint64_t deaths_ = 0;

@@ -220,6 +220,7 @@ World::World(const ScheduleOptions& options)
     driver_ = mortal.get();
     local->Follow(std::move(mortal));
   };
+  engine.outlive = [this](const auto& work, const auto& go_on) { driver_->Outlive(work, go_on); };
   engine_ = driver_process::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->Listen({"10.0.0.1", 7471}).ok());
   if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
@@ -316,10 +317,13 @@ void World::OnCrashPoint(const char* name) {
     context_.DriverPoint(name);
     return context_.interleave();
   }
-  // Those who change owners do not die here.
-  for (const std::string_view who : {"keeper", "succession", "change"}) {
-    if (std::string_view(name).starts_with(who)) return context_.interleave();
+  const std::string_view where = name;
+  if (where.starts_with("change")) {
+    context_.DriverPoint(name);
+    return context_.interleave();
   }
+  // These do not die here.
+  if (where.starts_with("keeper") || where.starts_with("succession")) return context_.interleave();
   Process& process = *stack_.back();
   context_.Note(name, process.id);
   if (std::strcmp(name, "commit-published") == 0) {

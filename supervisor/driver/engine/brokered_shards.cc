@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::driver_process {
 
@@ -34,28 +35,37 @@ void BrokeredShards::SetDriver(driver::QueueDriver* driver) {
       .nanoseconds = options_.nanoseconds});
 }
 
+void BrokeredShards::Run(const BrokeredOptions::Work& work) {
+  if (!options_.outlive) return work();
+  options_.outlive(work, [this] { GoOn(); });
+}
+
 // ---------------------------------------------------------------- the next owner
 
 std::string BrokeredShards::Give(uint32_t shard, uint32_t) {
-  std::string why = GiveToHeir(shard);
-  roster_.WakeNotified();
+  std::string why;
+  Run([&] {
+    why = GiveToHeir(shard);
+    roster_.WakeNotified();
+  });
   return why;
 }
 
 // Returns why the shard has to wait; empty: it does not.
 std::string BrokeredShards::GiveToHeir(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
-  const uint64_t heir = arena::LoadAcquire(arena_.native_shard(shard).heir);
-  if (heir == 0) return "it has no heir";
+  const uint64_t heir = arena::LoadAcquire(arena_.succession(shard).heir);
+  if (heir == 0 || HasEnded(static_cast<uint32_t>(heir - 1))) return "it has no heir";
   if (AwaitsDeath(shard)) {
-    return absl::StrCat("the death of worker ", arena_.native_shard(shard).former_worker_id,
+    return absl::StrCat("the death of worker ", arena_.succession(shard).former_worker_id,
                         "'s process is not proven yet");
   }
   if (!ownership.CanGive()) return "the deaths of its former owners are not proven yet";
   const auto slot = static_cast<uint32_t>(heir - 1);
   change_->Begin(ownership);
-  ownership.GiveTo(slot, roster_[slot].id);
+  ownership.GiveTo(slot, arena_.worker_record(slot).id);
   awaits_first_commit_[shard] = 1;
+  BATON_CRASH_POINT("change-given");
   roster_.Notify(slot);
   return "";
 }
@@ -63,23 +73,53 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
 // A worker with effects outside, or one that was fenced, may go on with them until its process is
 // dead. The threads of a fenced one may also store to a log or a state slot of the successor.
 bool BrokeredShards::AwaitsDeath(uint32_t shard) const {
-  const arena::NativeShard& change = arena_.native_shard(shard);
+  const arena::SuccessionRecord& change = arena_.succession(shard);
   const bool died = arena::ChangeCause(change.cause) == arena::ChangeCause::kDeath;
-  const bool was_fenced = change.fenced_worker_id == change.former_worker_id;
-  return died && (options_.outside_effects || was_fenced) &&
+  return died && (options_.outside_effects || WasFenced(arena_, change.former_worker_id)) &&
          ownerships_[shard].MayWrite(change.former_worker_id);
 }
 
-void BrokeredShards::OnDead(uint32_t, uint64_t id) {
-  for (driver::Ownership& ownership : ownerships_) ownership.ProveDead(id);
+// Succession names another heir only once the end is noted.
+bool BrokeredShards::HasEnded(uint32_t slot) const {
+  const arena::WorkerRecord& worker = arena_.worker_record(slot);
+  return arena::LoadAcquire(worker.ended_id) == worker.id || worker.fenced_id == worker.id;
 }
 
 // ---------------------------------------------------------------- the end of an owner
 
+void BrokeredShards::OnEnded(uint32_t, uint64_t) {
+  Run([this] { TakeFromEnded(); });
+}
+
+void BrokeredShards::TakeFromEnded() {
+  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) {
+    arena::WorkerRecord& worker = arena_.worker_record(slot);
+    const uint64_t ended = arena::LoadAcquire(worker.ended_id);
+    if (ended == worker.left_id) continue;
+    TakeFrom(slot);
+    arena::StoreRelease(worker.left_id, ended);
+  }
+}
+
+void BrokeredShards::OnDead(uint32_t, uint64_t) {
+  Run([this] { FreeBanksOfTheDead(); });
+}
+
+void BrokeredShards::FreeBanksOfTheDead() {
+  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) {
+    arena::WorkerRecord& worker = arena_.worker_record(slot);
+    const uint64_t dead = arena::LoadAcquire(worker.dead_id);
+    if (dead == worker.buried_id) continue;
+    for (driver::Ownership& ownership : ownerships_) ownership.ProveDead(dead);
+    BATON_CRASH_POINT("change-banks-free");
+    arena::StoreRelease(worker.buried_id, dead);
+  }
+}
+
 // All shards come before the first one moves: a transaction of one may accept a connection into
 // another, which must have the same owner. The reports come last, so as not to delay successors.
 // They are as of the cut, because the engine has done nothing else since.
-void BrokeredShards::OnEnded(uint32_t slot, uint64_t) {
+void BrokeredShards::TakeFrom(uint32_t slot) {
   std::vector<uint32_t> owned;
   for (const driver::Ownership& ownership : ownerships_) {
     if (ownership.owner_slot() != slot) continue;
@@ -87,34 +127,41 @@ void BrokeredShards::OnEnded(uint32_t slot, uint64_t) {
     change_->ApplyRest(ownership);
     owned.push_back(ownership.shard());
   }
-  std::vector<std::optional<Poisoning>> poisoned;
+  std::vector<Ended> ended;
   for (const uint32_t shard : owned) {
-    poisoned.push_back(End(shard));
+    ended.push_back(End(shard));
     GiveToHeir(shard);
   }
   roster_.WakeNotified();
-  for (size_t i = 0; i < owned.size(); ++i) Report(owned[i], std::move(poisoned[i]));
+  Report(std::move(ended));
 }
 
-// What the owner publishes from here on does not count. Its death is counted before the successor
-// is named, because this may rewrite the log. Only the former owner can still read it, and nothing
-// that it does counts any more.
-std::optional<Poisoning> BrokeredShards::End(uint32_t shard) {
+// The cut: what the owner publishes from here on does not count. Its death is counted before the
+// successor is named, because this may rewrite the log. Only the former owner can still read it,
+// and nothing that it does counts any more.
+BrokeredShards::Ended BrokeredShards::End(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
   roster_.Notify(ownership.owner_slot());  // the former owner learns that it lost the shard
   ownership.End(/*released=*/!change_->IsDeath(ownership));
-  return change_->CountDeath(ownership, options_.poison_deaths);
+  BATON_CRASH_POINT("change-ended");
+  return {shard, change_->CountDeath(ownership, options_.poison_deaths)};
 }
 
-void BrokeredShards::Report(uint32_t shard, std::optional<Poisoning> poisoned) {
-  const driver::Ownership& ownership = ownerships_[shard];
-  change_->Report(ownership, std::nullopt, ownership.owner_id(), std::move(poisoned));
+void BrokeredShards::Report(std::vector<Ended> all) {
+  for (Ended& ended : all) {
+    BATON_CRASH_POINT("change-before-report");
+    const driver::Ownership& ownership = ownerships_[ended.shard];
+    change_->Report(ownership, std::nullopt, ownership.owner_id(), std::move(ended.poisoned));
+  }
 }
+
+// ---------------------------------------------------------------- what owners commit
 
 void BrokeredShards::OnCommit(uint32_t shard, bool released) {
   has_news_ = true;
-  if (released) return OnReleased(shard);  // a first transaction that does so serves nobody
+  // A first transaction that releases the shard serves nobody.
+  if (released) return Run([this, shard] { OnReleased(shard); });
   if (std::exchange(awaits_first_commit_[shard], 0) != 0) {
     change_->OnFirstCommit(ownerships_[shard]);
   }
@@ -123,10 +170,11 @@ void BrokeredShards::OnCommit(uint32_t shard, bool released) {
 void BrokeredShards::OnReleased(uint32_t shard) {
   ApplyAcceptsInto(shard);
   change_->Begin(ownerships_[shard]);
-  std::optional<Poisoning> poisoned = End(shard);
+  std::vector<Ended> ended;
+  ended.push_back(End(shard));
   GiveToHeir(shard);
   roster_.WakeNotified();
-  Report(shard, std::move(poisoned));
+  Report(std::move(ended));
 }
 
 // The owner gives the shard up. Transactions of its other shards that accept connections into this
@@ -155,11 +203,55 @@ void BrokeredShards::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
                                   shard, ": ", why.message()),
                      id, static_cast<int>(shard), -1);
-  for (const driver::Ownership& ownership : ownerships_) {
-    if (ownership.owner_slot() != slot) continue;
-    arena::StoreRelaxed(arena_.native_shard(ownership.shard()).fenced_worker_id, id);
+  Run([&] {
+    arena::StoreRelease(arena_.worker_record(slot).fenced_id, id);
+    BATON_CRASH_POINT("change-fenced");
+    TakeFrom(slot);
+  });
+}
+
+// ---------------------------------------------------------------- after another one
+
+void BrokeredShards::GoOn() {
+  has_news_ = true;
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    const driver::Ownership& ownership = ownerships_[shard];
+    awaits_first_commit_[shard] =
+        ownership.owned() && arena_.succession(shard).served_epoch != ownership.epoch();
   }
-  OnEnded(slot, id);
+  std::vector<Ended> ended = CountUnreported();
+  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) {
+    const arena::WorkerRecord& worker = arena_.worker_record(slot);
+    if (worker.fenced_id == worker.id) TakeFrom(slot);
+  }
+  TakeFromEnded();
+  FreeBanksOfTheDead();
+  for (const driver::Ownership& ownership : ownerships_) {
+    const uint64_t released = arena_.shard(ownership.shard()).released_epoch;
+    if (ownership.owned() && released == ownership.epoch()) OnReleased(ownership.shard());
+  }
+  for (const driver::Ownership& ownership : ownerships_) {
+    if (!ownership.owned()) GiveToHeir(ownership.shard());
+  }
+  // The dead one had moved a shard, or taken note of a sleeper, and may have woken nobody.
+  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) roster_.Notify(slot);
+  roster_.WakeNotified();
+  Report(std::move(ended));
+}
+
+// Counts the deaths of owners whose end is not reported yet. Those whose word was not stored at
+// their end are not among them: they are taken from once more.
+std::vector<BrokeredShards::Ended> BrokeredShards::CountUnreported() {
+  std::vector<Ended> ended;
+  for (const driver::Ownership& ownership : ownerships_) {
+    const uint32_t shard = ownership.shard();
+    const uint64_t change_epoch = arena_.succession(shard).change_epoch;
+    const bool has_ended = arena_.shard(shard).owner.cut_epoch == change_epoch &&
+                           (!ownership.owned() || ownership.epoch() != change_epoch);
+    if (change_epoch == 0 || !has_ended || change_->IsReported(ownership)) continue;
+    ended.push_back({shard, change_->CountDeath(ownership, options_.poison_deaths)});
+  }
+  return ended;
 }
 
 }  // namespace baton::driver_process

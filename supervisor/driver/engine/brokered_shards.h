@@ -1,5 +1,6 @@
 // The shards of a brokered service, as its engine moves them between workers: ends an ownership,
-// reports the work requests that were outstanding, and gives the shard to its heir.
+// reports the work requests that were outstanding, and gives the shard to its heir. What it has to
+// do and what it has done is in the arena, so another one can go on where it stopped.
 #ifndef SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
 #define SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
 
@@ -28,6 +29,10 @@ struct BrokeredOptions : ServiceOptions {
   // Test builds only: forgets unacknowledged completions when a shard changes hands.
   bool break_recovery = false;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
+  // A simulation sets this, so that the driver can die in `work`: `go_on` is then called, for the
+  // one that follows it.
+  using Work = std::function<void()>;
+  std::function<void(const Work& work, const Work& go_on)> outlive;
 };
 
 // Thread-compatible: the engine's thread.
@@ -42,6 +47,10 @@ class BrokeredShards final : public ShardDrivers {
   // Call it before any other method. `driver` outlives it.
   void SetDriver(driver::QueueDriver* driver);
   void SetPoisonDeaths(uint32_t deaths) { options_.poison_deaths = deaths; }
+
+  // Finishes what was begun by another one, which is dead: nothing that it had in its heap counts.
+  // If this one dies in this call, the next repeats it.
+  void GoOn();
 
   bool heirs_claim() const override { return false; }
   void OnHeir(uint32_t, uint32_t) override {}
@@ -62,13 +71,24 @@ class BrokeredShards final : public ShardDrivers {
   bool TakeNews() { return std::exchange(has_news_, false); }
 
  private:
+  // An owner's end, to be reported once its successor was woken.
+  struct Ended {
+    uint32_t shard = 0;
+    std::optional<Poisoning> poisoned;  // the connection that was failed, if it died of a message
+  };
+
+  void Run(const BrokeredOptions::Work& work);
+  void TakeFromEnded();
+  void TakeFrom(uint32_t slot);
+  void FreeBanksOfTheDead();
   void OnReleased(uint32_t shard);
   void ApplyAcceptsInto(uint32_t shard);
-  // The cut. Returns the connection that was failed, because the owner died of a message.
-  std::optional<Poisoning> End(uint32_t shard);
-  void Report(uint32_t shard, std::optional<Poisoning> poisoned);
+  Ended End(uint32_t shard);
+  void Report(std::vector<Ended> all);
+  std::vector<Ended> CountUnreported();
   std::string GiveToHeir(uint32_t shard);
   bool AwaitsDeath(uint32_t shard) const;
+  bool HasEnded(uint32_t slot) const;
   uint32_t shard_count() const { return static_cast<uint32_t>(ownerships_.size()); }
 
   arena::Arena& arena_;

@@ -34,7 +34,7 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
   return death;
 }
 
-DeathCount::DeathCount(const arena::NativeDeaths& saved)
+DeathCount::DeathCount(const arena::DeathsRecord& saved)
     : acknowledged_(saved.acknowledged),
       logged_(saved.logged),
       deaths_(saved.deaths),
@@ -47,7 +47,7 @@ DeathCount::DeathCount(const arena::NativeDeaths& saved)
   }
 }
 
-void DeathCount::Save(arena::NativeDeaths* saved) const {
+void DeathCount::Save(arena::DeathsRecord* saved) const {
   saved->acknowledged = acknowledged_;
   saved->logged = logged_;
   saved->deaths = deaths_;

@@ -35,8 +35,8 @@ class DeathCount {
  public:
   DeathCount() = default;
   // Restores what Save() stored.
-  explicit DeathCount(const arena::NativeDeaths& saved);
-  void Save(arena::NativeDeaths* saved) const;
+  explicit DeathCount(const arena::DeathsRecord& saved);
+  void Save(arena::DeathsRecord* saved) const;
 
   enum class Blame : uint8_t {
     kNobody,

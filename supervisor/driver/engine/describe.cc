@@ -64,7 +64,7 @@ v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size
   out.set_unix_micros(report.unix_micros);
   if (report.poisoned) DescribePoisoning(*report.poisoned, out.mutable_poisoned());
   for (size_t i = 0; i < std::min(report.requests.size(), max_requests); ++i) {
-    const arena::NativeRequest& request = report.requests[i];
+    const arena::ReportedRequest& request = report.requests[i];
     v1::WorkRequestOutcome* item = out.add_work_requests();
     item->set_connection(request.connection);
     item->set_send(request.send != 0);

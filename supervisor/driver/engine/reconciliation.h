@@ -15,7 +15,7 @@ namespace baton::driver_process {
 
 // The outcome of a work request that was outstanding. Brokered services have none that is
 // ambiguous.
-using RequestOutcome = arena::NativeOutcome;
+using arena::RequestOutcome;
 std::string_view RequestOutcomeName(RequestOutcome outcome);
 
 std::string_view CompletionKindName(arena::CompletionKind kind);
@@ -40,7 +40,7 @@ struct ReconciliationReport : arena::ReportHead {
 
   std::string cause;
   bool released = false;  // native services only: the owner itself ended it
-  std::vector<arena::NativeRequest> requests;
+  std::vector<arena::ReportedRequest> requests;
   std::optional<Poisoning> poisoned;
 };
 

@@ -12,26 +12,36 @@ namespace baton::driver_process {
 
 using driver::Ownership;
 
+bool WasFenced(const arena::Arena& arena, uint64_t worker_id) {
+  for (uint32_t slot = 0; slot < arena.shape().workers; ++slot) {
+    if (arena::LoadAcquire(arena.worker_record(slot).fenced_id) == worker_id) return true;
+  }
+  return false;
+}
+
 bool ShardChange::NextEpochPrepared(const Ownership& shard) const {
   return !arena::CursorIsOf(arena_.shard(shard.shard()).commit_head, shard.epoch());
 }
 
 bool ShardChange::IsDeath(const Ownership& shard) const {
   return record(shard).former_worker_id != 0 &&
-         arena_.shard(shard.shard()).released_epoch != shard.epoch();
+         arena_.shard(shard.shard()).released_epoch != record(shard).change_epoch;
 }
 
 void ShardChange::Begin(const Ownership& shard) {
   if (NextEpochPrepared(shard)) return;
-  arena::NativeShard& change = record(shard);
+  arena::SuccessionRecord& change = record(shard);
   if (shard.owner_id() != 0) change.former_worker_id = shard.owner_id();
+  if (change.change_epoch != shard.epoch() || shard.epoch() == 0) {
+    change.change_begun_ns = parts_.nanoseconds();
+    change.recovered = 0;
+    change.logged = arena_.shard(shard.shard()).completion_tail;
+    BATON_CRASH_POINT("change-begins");
+    arena::OrderForCrash();
+    change.change_epoch = shard.epoch();
+    BATON_CRASH_POINT("change-begun");
+  }
   NoteCause(shard);
-  if (change.change_epoch == shard.epoch() && shard.epoch() != 0) return;
-  change.change_begun_ns = parts_.nanoseconds();
-  change.recovered = 0;
-  change.logged = arena_.shard(shard.shard()).completion_tail;
-  arena::OrderForCrash();
-  change.change_epoch = shard.epoch();
 }
 
 void ShardChange::NoteCause(const Ownership& shard) {
@@ -57,9 +67,11 @@ std::optional<Poisoning> ShardChange::CountDeath(const Ownership& shard, uint32_
   const uint64_t former = record(shard).former_worker_id;
   Death death;
   if (IsDeath(shard) && arena::LoadAcquire(record(shard).pardoned_worker_id) != former) {
-    death = DescribeDeath(arena_, shard.shard(), shard.epoch(), former, record(shard).logged);
+    death = DescribeDeath(arena_, shard.shard(), record(shard).change_epoch, former,
+                          record(shard).logged);
   }
-  auto poisoned = CountOwnerDeath(&arena_, parts_.driver, shard.shard(), death, poison_deaths);
+  auto poisoned = CountOwnerDeath(&arena_, parts_.driver, shard.shard(), record(shard).change_epoch,
+                                  death, poison_deaths);
   if (poisoned.ok()) return *std::move(poisoned);
   parts_.tell("not_poisoned", shard.shard(),
               absl::StrCat("another worker of the service has written what owners of shard ",
@@ -90,8 +102,14 @@ void ShardChange::Report(const Ownership& shard,
   ForgetBlamed(&arena_, shard.shard(), was_poisoned);
 }
 
+bool ShardChange::IsReported(const Ownership& shard) const {
+  const uint64_t ended = record(shard).change_epoch;
+  return arena_.report(shard.shard(), ended).head.epoch == ended &&
+         LoadDeaths(arena_, shard.shard()).blamed == 0;
+}
+
 void ShardChange::OnFirstCommit(const Ownership& shard) {
-  arena::NativeShard& change = record(shard);
+  arena::SuccessionRecord& change = record(shard);
   change.blackout_ns = parts_.nanoseconds() - change.change_begun_ns;
   arena::StoreRelease(change.served_epoch, shard.epoch());
 }

@@ -24,6 +24,10 @@
 
 namespace baton::driver_process {
 
+// Returns true if the worker published an invalid transaction, and its slot has not seen another
+// one that did.
+bool WasFenced(const arena::Arena& arena, uint64_t worker_id);
+
 class ShardChange {
  public:
   struct Parts {
@@ -57,12 +61,14 @@ class ShardChange {
   // for them.
   void Report(const driver::Ownership& shard, std::optional<absl::Span<const uint32_t>> connections,
               uint64_t successor_id, std::optional<Poisoning> poisoned);
+  // Returns true if nothing is left to be reported of the last change.
+  bool IsReported(const driver::Ownership& shard) const;
   // The owner has committed for the first time.
   void OnFirstCommit(const driver::Ownership& shard);
 
  private:
-  arena::NativeShard& record(const driver::Ownership& shard) const {
-    return arena_.native_shard(shard.shard());
+  arena::SuccessionRecord& record(const driver::Ownership& shard) const {
+    return arena_.succession(shard.shard());
   }
   void NoteCause(const driver::Ownership& shard);
 

@@ -8,31 +8,31 @@
 namespace baton::driver_process {
 namespace {
 
-using arena::NativeDeaths;
+using arena::DeathsRecord;
 
 constexpr int kLoadAttempts = 4;  // no correct driver stores twice during each of them
 
 uint32_t ValidCopy(const arena::Arena& arena, uint32_t shard) {
-  return arena::LoadAcquire(arena.native_deaths(shard, 1).version) >
-                 arena::LoadAcquire(arena.native_deaths(shard, 0).version)
+  return arena::LoadAcquire(arena.deaths(shard, 1).version) >
+                 arena::LoadAcquire(arena.deaths(shard, 0).version)
              ? 1
              : 0;
 }
 
-void StoreDeaths(arena::Arena* arena, uint32_t shard, NativeDeaths deaths) {
+void StoreDeaths(arena::Arena* arena, uint32_t shard, DeathsRecord deaths) {
   const uint32_t valid = ValidCopy(*arena, shard);
-  NativeDeaths& written = arena->native_deaths(shard, 1 - valid);
+  DeathsRecord& written = arena->deaths(shard, 1 - valid);
   arena::StoreRelease(written.version, uint64_t{0});
   arena::FullFence();
   deaths.version = 0;
   written = deaths;
   BATON_CRASH_POINT("change-deaths-written");
-  arena::StoreRelease(written.version, arena->native_deaths(shard, valid).version + 1);
+  arena::StoreRelease(written.version, arena->deaths(shard, valid).version + 1);
 }
 
 // Records the completion that is blamed. Clears the count if none is left to blame.
 void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_t shard,
-           const DeathCount& count, DeathCount::Blame blame, NativeDeaths* deaths) {
+           const DeathCount& count, DeathCount::Blame blame, DeathsRecord* deaths) {
   const bool guessed = blame == DeathCount::Blame::kOldest;
   const std::optional<uint64_t> completion =
       guessed ? driver.OldestToBlame(shard, count.logged()) : count.suspect();
@@ -47,7 +47,7 @@ void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_
 }
 
 absl::StatusOr<Poisoning> PoisonBlamed(driver::QueueDriver* driver, uint32_t shard,
-                                       const NativeDeaths& deaths) {
+                                       const DeathsRecord& deaths) {
   const DeathCount count(deaths);
   const DeathCount::Blame blame =
       deaths.guessed != 0 ? DeathCount::Blame::kOldest : DeathCount::Blame::kSuspect;
@@ -67,12 +67,12 @@ absl::StatusOr<Poisoning> PoisonBlamed(driver::QueueDriver* driver, uint32_t sha
 
 }  // namespace
 
-NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard) {
+DeathsRecord LoadDeaths(const arena::Arena& arena, uint32_t shard) {
   for (int i = 0; i < kLoadAttempts; ++i) {
-    const NativeDeaths& valid = arena.native_deaths(shard, ValidCopy(arena, shard));
+    const DeathsRecord& valid = arena.deaths(shard, ValidCopy(arena, shard));
     const uint64_t version = arena::LoadAcquire(valid.version);
     if (version == 0) break;
-    const NativeDeaths copy = arena::CopyOnce(valid);
+    const DeathsRecord copy = arena::CopyOnce(valid);
     arena::FullFence();
     if (arena::LoadRelaxed(valid.version) == version) return copy;
   }
@@ -81,11 +81,9 @@ NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard) {
 
 absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
                                                          driver::QueueDriver* driver,
-                                                         uint32_t shard, const Death& death,
-                                                         uint32_t limit) {
-  const uint64_t epoch =
-      arena::OwnershipEpoch(arena::LoadAcquire(arena->shard(shard).owner.ownership));
-  NativeDeaths deaths = LoadDeaths(*arena, shard);
+                                                         uint32_t shard, uint64_t epoch,
+                                                         const Death& death, uint32_t limit) {
+  DeathsRecord deaths = LoadDeaths(*arena, shard);
   if (death.worker_id != 0 && deaths.blamed == 0 && deaths.counted_epoch < epoch) {
     DeathCount count(deaths);
     const DeathCount::Blame blame = count.Add(death, limit);
@@ -102,7 +100,7 @@ absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
 }
 
 void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned) {
-  NativeDeaths deaths = LoadDeaths(*arena, shard);
+  DeathsRecord deaths = LoadDeaths(*arena, shard);
   if (deaths.blamed == 0) return;
   DeathCount().Save(&deaths);
   deaths.blamed = 0;

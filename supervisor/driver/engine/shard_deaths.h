@@ -16,17 +16,17 @@ namespace baton::driver_process {
 
 // Returns the valid copy; all zeros if there is none. `baton-driver` may call it while a worker's
 // driver stores.
-arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
+arena::DeathsRecord LoadDeaths(const arena::Arena& arena, uint32_t shard);
 
-// Counts the death that ended the epoch, and fails the connection of a completion that is blamed
+// Counts the death that ended `epoch`, and fails the connection of a completion that is blamed
 // for `limit` deaths. The claimant calls it after it has applied what counts of that epoch. If the
 // claimant is killed in this call, the next one repeats it. `death.worker_id` 0: no death ended the
 // epoch, but a claimant may have died in this call. Error: the blamed completion cannot be poisoned
 // (QueueDriver::Poison), and nothing was done.
 absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
                                                          driver::QueueDriver* driver,
-                                                         uint32_t shard, const Death& death,
-                                                         uint32_t limit);
+                                                         uint32_t shard, uint64_t epoch,
+                                                         const Death& death, uint32_t limit);
 // Call it once the poisoning is reported. Until then a successor of the claimant finds what is
 // blamed, and reports it.
 void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned);

@@ -18,7 +18,7 @@ class ShardDrivers {
 
   // Returns true if heirs take shards themselves, from owners that died or released them.
   virtual bool heirs_claim() const = 0;
-  // The shard has another heir now, which NativeShard::heir names. `slot`: kNobody for none.
+  // The shard has another heir now, which SuccessionRecord::heir names. `slot`: kNobody for none.
   virtual void OnHeir(uint32_t shard, uint32_t slot) = 0;
   // Gives the shard, which nobody owns, to the worker in `slot`, which is its heir. Returns why it
   // has to wait; empty: it does not.

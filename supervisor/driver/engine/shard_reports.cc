@@ -9,13 +9,13 @@
 namespace baton::driver_process {
 namespace {
 
-using arena::NativeReport;
+using arena::ReportRecord;
 
 // Keeps the report's version odd as long as this lives. A report that a dead writer left odd is
 // written again.
 class Writing {
  public:
-  explicit Writing(NativeReport& report) : report_(report) {
+  explicit Writing(ReportRecord& report) : report_(report) {
     arena::StoreRelaxed(report_.version, report_.version | 1);
     arena::FullFence();
   }
@@ -24,10 +24,10 @@ class Writing {
   Writing& operator=(const Writing&) = delete;
 
  private:
-  NativeReport& report_;
+  ReportRecord& report_;
 };
 
-void FillPoisoning(const Poisoning& poisoned, NativeReport* out) {
+void FillPoisoning(const Poisoning& poisoned, ReportRecord* out) {
   out->poisoned_connection = poisoned.connection;
   out->poisoned_generation = poisoned.generation;
   out->poisoned_kind = static_cast<uint8_t>(poisoned.kind);
@@ -41,7 +41,7 @@ void FillPoisoning(const Poisoning& poisoned, NativeReport* out) {
   out->poison_deaths = poisoned.deaths;
 }
 
-std::optional<Poisoning> PoisoningOf(const NativeReport& report) {
+std::optional<Poisoning> PoisoningOf(const ReportRecord& report) {
   if (report.poison_deaths == 0) return std::nullopt;
   Poisoning poisoned;
   poisoned.deaths = report.poison_deaths;
@@ -59,8 +59,8 @@ std::optional<Poisoning> PoisoningOf(const NativeReport& report) {
 }
 
 void SetOutcome(uint32_t connection, bool receive, uint64_t begin, uint64_t end,
-                RequestOutcome outcome, absl::Span<arena::NativeRequest> requests) {
-  for (arena::NativeRequest& request : requests) {
+                RequestOutcome outcome, absl::Span<arena::ReportedRequest> requests) {
+  for (arena::ReportedRequest& request : requests) {
     if (request.connection == connection && (request.send != 0) != receive &&
         request.sequence >= begin && request.sequence < end) {
       request.outcome = outcome;
@@ -111,7 +111,7 @@ void ShardReports::Write(uint32_t shard, absl::Span<const uint32_t> connections,
                          ReconciliationReport report) {
   CorrectSettled(shard, &report);
   FindAmbiguous(shard, connections, &report);
-  NativeReport& out = arena_->native_report(shard, report.epoch);
+  ReportRecord& out = arena_->report(shard, report.epoch);
   const Writing writing(out);
   // A dead claimant's report of this epoch keeps its poisoning, because nothing is blamed any more.
   if (out.head.epoch != report.epoch) out.poison_deaths = 0;
@@ -141,7 +141,7 @@ bool ShardReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   bool said = false;
   std::erase_if(ambiguous_, [&](const Ambiguous& open) {
     if (open.connection != connection || open.receive != receive) return false;
-    NativeReport& out = arena_->native_report(open.shard, open.epoch);
+    ReportRecord& out = arena_->report(open.shard, open.epoch);
     if (out.head.epoch != open.epoch) return true;  // a later report has the place
     const uint64_t submitted_end = std::clamp(end, open.begin, open.end);
     const Writing writing(out);
@@ -149,7 +149,7 @@ bool ShardReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
     out.head.in_flight += submitted_end - open.begin;
     out.head.never_submitted += open.end - submitted_end;
     // FindAmbiguous made all of these ambiguous, and no others of this queue.
-    const absl::Span<arena::NativeRequest> listed(
+    const absl::Span<arena::ReportedRequest> listed(
         out.requests, std::min(arena::LoadRelaxed(out.listed), arena::kReportedRequests));
     SetOutcome(connection, receive, open.begin, submitted_end, RequestOutcome::kInFlight, listed);
     SetOutcome(connection, receive, submitted_end, open.end, RequestOutcome::kNeverSubmitted,
@@ -162,9 +162,9 @@ bool ShardReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
 
 std::optional<ReconciliationReport> ReadShardReport(const arena::Arena& arena, uint32_t shard,
                                                     uint64_t epoch, uint64_t* version) {
-  const NativeReport& shared = arena.native_report(shard, epoch);
+  const ReportRecord& shared = arena.report(shard, epoch);
   *version = arena::LoadAcquire(shared.version);
-  const NativeReport in = arena::CopyOnce(shared);
+  const ReportRecord in = arena::CopyOnce(shared);
   arena::FullFence();
   if ((*version & 1) != 0 || arena::LoadRelaxed(shared.version) != *version ||
       in.head.epoch != epoch) {

@@ -8,6 +8,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
+#include "supervisor/driver/engine/shard_change.h"
 #include "supervisor/driver/engine/shard_deaths.h"
 #include "supervisor/driver/engine/shard_reports.h"
 
@@ -36,6 +37,7 @@ Succession::Succession(arena::Arena* arena, EngineListener* listener, bool outsi
 void Succession::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                            Standing standing) {
   roster_.Add(slot, id, std::move(wake), versions, standing);
+  arena::StoreRelease(arena_->worker_record(slot).id, id);
 }
 
 void Succession::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
@@ -85,7 +87,7 @@ void Succession::Retire(uint32_t slot, uint64_t id) {
 void Succession::PardonDeath(uint32_t slot, uint64_t id) {
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
     if (ClaimantOrOwner(shard) != slot) continue;
-    arena::StoreRelease(arena_->native_shard(shard).pardoned_worker_id, id);
+    arena::StoreRelease(arena_->succession(shard).pardoned_worker_id, id);
   }
 }
 
@@ -113,6 +115,7 @@ void Succession::WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause)
   if (!NoteEnded(slot, id)) return;
   if (cause != kCrash) ExplainDeath(slot, id, cause);
   if (cause == kDetached) PardonDeath(slot, id);
+  arena::StoreRelease(arena_->worker_record(slot).ended_id, id);
   drivers_->OnEnded(slot, id);
   LookAtShards();
   NameHeirs();
@@ -123,6 +126,7 @@ void Succession::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
   WorkerEnded(slot, id, kCrash);
   roster_.Remove(slot);
+  arena::StoreRelease(arena_->worker_record(slot).dead_id, id);
   drivers_->OnDead(slot, id);
   LookAtShards();
   NameHeirs();
@@ -131,17 +135,16 @@ void Succession::WorkerDead(uint32_t slot, uint64_t id) {
 // ---------------------------------------------------------------- what drivers have done
 
 void Succession::LookAtShards() {
-  bool changed = false;
+  bool changed = NoteFenced();
   for (uint32_t shard = 0; shard < shard_count(); ++shard) changed |= LookAt(shard);
   if (changed) NameHeirs();
 }
 
 bool Succession::LookAt(uint32_t shard) {
-  bool changed = NoteFenced(shard);
-  if (VacateBroken(shard)) return changed;
+  if (VacateBroken(shard)) return false;
   const bool owned = shards_[shard].ownership.owned();
   BATON_CRASH_POINT("succession-looking");
-  changed |= NoteRelease(shard);
+  bool changed = NoteRelease(shard);
   if (!owned) Give(shard);
   changed |= NoteOwner(shard);
   ReadReports(shard);
@@ -178,16 +181,17 @@ bool Succession::NoteOwner(uint32_t shard) {
   return true;
 }
 
-bool Succession::NoteFenced(uint32_t shard) {
-  const uint64_t id = arena::LoadRelaxed(arena_->native_shard(shard).fenced_worker_id);
-  if (id == std::exchange(shards_[shard].known.fenced_worker_id, id)) return false;
+bool Succession::NoteFenced() {
+  bool changed = false;
   for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
-    if (roster_[slot].id != id || roster_[slot].fenced) continue;
-    roster_[slot].fenced = true;
-    NoteEnded(slot, id);
-    listener_->OnFenced(id);
+    Roster::Worker& worker = roster_[slot];
+    const uint64_t fenced = arena::LoadAcquire(arena_->worker_record(slot).fenced_id);
+    if (worker.id == 0 || worker.id != fenced || worker.fenced) continue;
+    worker.fenced = changed = true;
+    NoteEnded(slot, worker.id);
+    listener_->OnFenced(worker.id);
   }
-  return true;
+  return changed;
 }
 
 // A worker that gives a shard back unasked does not want shards, so it is not ready any more. One
@@ -198,7 +202,7 @@ bool Succession::NoteRelease(uint32_t shard) {
   if (released == 0 || released == known.released) return false;
   // The arena names the former owner a little later than the release, and only until the next
   // change.
-  const arena::NativeShard& change = arena_->native_shard(shard);
+  const arena::SuccessionRecord& change = arena_->succession(shard);
   const uint64_t changed = arena::LoadAcquire(change.change_epoch);
   if (changed < released) return false;
   known.released = released;
@@ -213,7 +217,7 @@ bool Succession::NoteRelease(uint32_t shard) {
 
 bool Succession::NoteFirstCommit(uint32_t shard) {
   Known& known = shards_[shard].known;
-  const arena::NativeShard& change = arena_->native_shard(shard);
+  const arena::SuccessionRecord& change = arena_->succession(shard);
   const uint64_t served = arena::LoadAcquire(change.served_epoch);
   if (served != known.epoch || served == known.served) return false;
   known.served = served;
@@ -223,14 +227,14 @@ bool Succession::NoteFirstCommit(uint32_t shard) {
 }
 
 // Reads the reports about ended owners, as far as they still exist. A native successor writes them,
-// and writes over the one that is kNativeReports older.
+// and writes over the one that is kReports older.
 void Succession::ReadReports(uint32_t shard) {
   const ShardState& state = shards_[shard];
   Known& known = shards_[shard].known;
   uint64_t last = known.epoch == 0 ? 0 : known.epoch - 1;
   if (!state.ownership.owned()) last = state.ownership.epoch();
-  if (last > arena::kNativeReports) {
-    known.reported = std::max(known.reported, last - arena::kNativeReports);
+  if (last > arena::kReports) {
+    known.reported = std::max(known.reported, last - arena::kReports);
   }
   for (; known.reported < last; ++known.reported) {
     const uint64_t epoch = known.reported + 1;
@@ -242,7 +246,7 @@ void Succession::ReadReports(uint32_t shard) {
   }
   const uint64_t epoch = state.report.epoch;
   if (epoch == 0) return;
-  const uint64_t version = arena::LoadRelaxed(arena_->native_report(shard, epoch).version);
+  const uint64_t version = arena::LoadRelaxed(arena_->report(shard, epoch).version);
   if (version != known.report_version) ReadReport(shard, epoch);
 }
 
@@ -261,7 +265,7 @@ bool Succession::ReadReport(uint32_t shard, uint64_t epoch) {
 std::string Succession::CauseOf(uint32_t shard, const ReconciliationReport& report) const {
   const ShardState& state = shards_[shard];
   if (report.released) return state.asked_epoch == report.epoch ? "handoff" : "release";
-  if (report.former_worker_id == state.known.fenced_worker_id) return "fenced";
+  if (WasFenced(*arena_, report.former_worker_id)) return "fenced";
   if (report.former_worker_id != state.known.explained_worker_id) return std::string(kCrash);
   return std::string(state.known.explanation);
 }
@@ -280,7 +284,7 @@ void Succession::TellEnd(uint32_t shard) {
 
 void Succession::OnServed(uint32_t shard, uint64_t blackout_ns) {
   ShardState& state = shards_[shard];
-  const arena::NativeShard& change = arena_->native_shard(shard);
+  const arena::SuccessionRecord& change = arena_->succession(shard);
   const uint64_t owner = state.ownership.owner_id(), epoch = state.known.epoch;
   listener_->OnEvent("shard_moved",
                      absl::StrCat("shard ", shard, " epoch ", epoch, ": worker ", owner,
@@ -374,7 +378,7 @@ void Succession::NameHeir(uint32_t shard, uint32_t slot) {
   const bool release_expected = state.handoff_worker_id != 0 || state.ownership.release_asked();
   if (drivers_->heirs_claim() && outside_effects_ && !release_expected) slot = arena::kNobody;
   const uint64_t named = slot == arena::kNobody ? 0 : slot + 1;
-  uint64_t& word = arena_->native_shard(shard).heir;
+  uint64_t& word = arena_->succession(shard).heir;
   if (arena::LoadRelaxed(word) == named) return;
   arena::StoreRelease(word, named);
   drivers_->OnHeir(shard, slot);

@@ -130,7 +130,6 @@ class Succession {
     uint64_t served = 0;    // the last whose first commit is known
     uint64_t released = 0;  // the last whose release is known
     uint64_t reported = 0;  // the last whose end was reported
-    uint64_t fenced_worker_id = 0;
     // An owner whose death is known to be no crash, and the death's cause.
     uint64_t explained_worker_id = 0;
     std::string_view explanation;
@@ -150,9 +149,9 @@ class Succession {
   };
 
   // Each returns whether something has changed that heirs depend on.
+  bool NoteFenced();
   bool LookAt(uint32_t shard);
   bool NoteOwner(uint32_t shard);
-  bool NoteFenced(uint32_t shard);
   bool NoteRelease(uint32_t shard);
   bool NoteFirstCommit(uint32_t shard);
 

@@ -15,7 +15,7 @@ void Claims::Inherit() {
     // release, so a worker that sees the released word also sees that another is the heir.
     const uint64_t word = ownerships_[shard].word();
     BATON_CRASH_POINT("native-owner-seen");
-    if (arena::LoadAcquire(arena_.native_shard(shard).heir) != options_.slot + 1) continue;
+    if (arena::LoadAcquire(arena_.succession(shard).heir) != options_.slot + 1) continue;
     if (!MayClaim(shard, word)) continue;
     BATON_CRASH_POINT("native-before-claim");
     if (ownerships_[shard].Claim(word, options_.slot)) {

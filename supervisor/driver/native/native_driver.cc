@@ -244,7 +244,7 @@ absl::Status NativeDriver::Apply(uint32_t shard) {
         absl::StrCat("shard ", shard, ": an invalid transaction: ", error.message()));
   }
   if (outcome == CommitOutcome::kIdle) return absl::OkStatus();
-  const arena::NativeShard& record = arena().native_shard(shard);
+  const arena::SuccessionRecord& record = arena().succession(shard);
   if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
   return absl::OkStatus();
 }
@@ -338,7 +338,7 @@ void NativeDriver::WatchOwners() {
   if (!watcher_) return;
   std::vector<uint64_t> wanted(watched_.size(), 0);
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
-    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    if (arena::LoadAcquire(arena().succession(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
     if (slot >= wanted.size() || slot == inheritance_.slot) continue;  // no owner, or this worker
@@ -369,7 +369,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   slept_ = true;
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
   change_->Begin(ownerships_[shard]);
-  const uint64_t heir = arena::LoadAcquire(arena().native_shard(shard).heir);
+  const uint64_t heir = arena::LoadAcquire(arena().succession(shard).heir);
   const bool named =
       heir != 0 && heir - 1 != inheritance_.slot && heir - 1 < inheritance_.wakes.size();
   BATON_CRASH_POINT("native-before-hand-over");

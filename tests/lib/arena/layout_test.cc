@@ -527,85 +527,91 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(offsetof(PooledQueuePair, state), 4u);
   EXPECT_EQ(static_cast<int>(PooledState::kSpent), 2);
   EXPECT_EQ(static_cast<int>(PooledState::kLent), 3);
-  EXPECT_EQ(sizeof(NativeShard), 128u);
-  EXPECT_EQ(offsetof(NativeShard, heir), 0u);
-  EXPECT_EQ(offsetof(NativeShard, pardoned_worker_id), 8u);
-  EXPECT_EQ(offsetof(NativeShard, reserved), 16u);
-  EXPECT_EQ(offsetof(NativeShard, writers), 24u);
-  EXPECT_EQ(offsetof(NativeShard, fenced_worker_id), 56u);
-  EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 64u);
-  EXPECT_EQ(offsetof(NativeShard, change_epoch), 72u);
-  EXPECT_EQ(offsetof(NativeShard, blackout_ns), 80u);
-  EXPECT_EQ(offsetof(NativeShard, served_epoch), 88u);
-  EXPECT_EQ(offsetof(NativeShard, cause), 96u);
-  EXPECT_EQ(offsetof(NativeShard, former_worker_id), 104u);
-  EXPECT_EQ(offsetof(NativeShard, recovered), 112u);
-  EXPECT_EQ(offsetof(NativeShard, logged), 120u);
+  EXPECT_EQ(sizeof(SuccessionRecord), 128u);
+  EXPECT_EQ(offsetof(SuccessionRecord, heir), 0u);
+  EXPECT_EQ(offsetof(SuccessionRecord, pardoned_worker_id), 8u);
+  EXPECT_EQ(offsetof(SuccessionRecord, reserved), 16u);
+  EXPECT_EQ(offsetof(SuccessionRecord, writers), 24u);
+  EXPECT_EQ(offsetof(SuccessionRecord, change_begun_ns), 64u);
+  EXPECT_EQ(offsetof(SuccessionRecord, change_epoch), 72u);
+  EXPECT_EQ(offsetof(SuccessionRecord, blackout_ns), 80u);
+  EXPECT_EQ(offsetof(SuccessionRecord, served_epoch), 88u);
+  EXPECT_EQ(offsetof(SuccessionRecord, cause), 96u);
+  EXPECT_EQ(offsetof(SuccessionRecord, former_worker_id), 104u);
+  EXPECT_EQ(offsetof(SuccessionRecord, recovered), 112u);
+  EXPECT_EQ(offsetof(SuccessionRecord, logged), 120u);
   EXPECT_EQ(static_cast<int>(ChangeCause::kRelease), 2);
-  EXPECT_EQ(sizeof(NativeConnection), 144u);
-  EXPECT_EQ(offsetof(NativeConnection, end_reason), 0u);
-  EXPECT_EQ(offsetof(NativeConnection, initiator_depth), 128u);
-  EXPECT_EQ(offsetof(NativeConnection, responder_resources), 129u);
-  EXPECT_EQ(offsetof(NativeConnection, freed_generation), 132u);
-  EXPECT_EQ(offsetof(NativeConnection, answer_length), 136u);
-  EXPECT_EQ(offsetof(NativeConnection, handled_generation), 140u);
+  EXPECT_EQ(sizeof(ManagedConnection), 144u);
+  EXPECT_EQ(offsetof(ManagedConnection, end_reason), 0u);
+  EXPECT_EQ(offsetof(ManagedConnection, initiator_depth), 128u);
+  EXPECT_EQ(offsetof(ManagedConnection, responder_resources), 129u);
+  EXPECT_EQ(offsetof(ManagedConnection, freed_generation), 132u);
+  EXPECT_EQ(offsetof(ManagedConnection, answer_length), 136u);
+  EXPECT_EQ(offsetof(ManagedConnection, handled_generation), 140u);
+  EXPECT_EQ(sizeof(WorkerRecord), 128u);
+  EXPECT_EQ(offsetof(WorkerRecord, id), 0u);
+  EXPECT_EQ(offsetof(WorkerRecord, ended_id), 8u);
+  EXPECT_EQ(offsetof(WorkerRecord, dead_id), 16u);
+  EXPECT_EQ(offsetof(WorkerRecord, fenced_id), 64u);
+  EXPECT_EQ(offsetof(WorkerRecord, left_id), 72u);
+  EXPECT_EQ(offsetof(WorkerRecord, buried_id), 80u);
 }
 
 TEST(Layout, shouldKeepWhatIsToldOfTheDeathsOfNativeOwners) {
-  EXPECT_EQ(sizeof(NativeDeaths), 384u);
-  EXPECT_EQ(offsetof(NativeDeaths, version), 0u);
-  EXPECT_EQ(offsetof(NativeDeaths, counted_epoch), 8u);
-  EXPECT_EQ(offsetof(NativeDeaths, acknowledged), 16u);
-  EXPECT_EQ(offsetof(NativeDeaths, logged), 24u);
-  EXPECT_EQ(offsetof(NativeDeaths, suspect), 32u);
-  EXPECT_EQ(offsetof(NativeDeaths, blamed), 40u);
-  EXPECT_EQ(offsetof(NativeDeaths, deaths), 48u);
-  EXPECT_EQ(offsetof(NativeDeaths, run), 52u);
-  EXPECT_EQ(offsetof(NativeDeaths, poisoned), 56u);
-  EXPECT_EQ(offsetof(NativeDeaths, blamed_level), 64u);
-  EXPECT_EQ(offsetof(NativeDeaths, guessed), 65u);
-  EXPECT_EQ(offsetof(NativeDeaths, remembered), 68u);
-  EXPECT_EQ(offsetof(NativeDeaths, last), 128u);
-  EXPECT_EQ(sizeof(NativeDeath), 16u);
+  EXPECT_EQ(sizeof(DeathsRecord), 384u);
+  EXPECT_EQ(offsetof(DeathsRecord, version), 0u);
+  EXPECT_EQ(offsetof(DeathsRecord, counted_epoch), 8u);
+  EXPECT_EQ(offsetof(DeathsRecord, acknowledged), 16u);
+  EXPECT_EQ(offsetof(DeathsRecord, logged), 24u);
+  EXPECT_EQ(offsetof(DeathsRecord, suspect), 32u);
+  EXPECT_EQ(offsetof(DeathsRecord, blamed), 40u);
+  EXPECT_EQ(offsetof(DeathsRecord, deaths), 48u);
+  EXPECT_EQ(offsetof(DeathsRecord, run), 52u);
+  EXPECT_EQ(offsetof(DeathsRecord, poisoned), 56u);
+  EXPECT_EQ(offsetof(DeathsRecord, blamed_level), 64u);
+  EXPECT_EQ(offsetof(DeathsRecord, guessed), 65u);
+  EXPECT_EQ(offsetof(DeathsRecord, remembered), 68u);
+  EXPECT_EQ(offsetof(DeathsRecord, last), 128u);
+  EXPECT_EQ(sizeof(RememberedDeath), 16u);
   EXPECT_EQ(kRememberedDeaths, 16u);
-  EXPECT_EQ(kNativeDeathsCopies, 2u);
+  EXPECT_EQ(kDeathsCopies, 2u);
 }
 
 TEST(Layout, shouldKeepTheReportsOfNativeOwners) {
-  EXPECT_EQ(sizeof(NativeReport), 4352u);
-  EXPECT_EQ(offsetof(NativeReport, version), 0u);
-  EXPECT_EQ(offsetof(NativeReport, head.epoch), 8u);
-  EXPECT_EQ(offsetof(NativeReport, head.former_worker_id), 16u);
-  EXPECT_EQ(offsetof(NativeReport, head.successor_worker_id), 24u);
-  EXPECT_EQ(offsetof(NativeReport, head.recovered), 32u);
-  EXPECT_EQ(offsetof(NativeReport, head.unix_micros), 40u);
-  EXPECT_EQ(offsetof(NativeReport, head.never_submitted), 48u);
-  EXPECT_EQ(offsetof(NativeReport, head.in_flight), 56u);
-  EXPECT_EQ(offsetof(NativeReport, head.completed_undelivered), 64u);
-  EXPECT_EQ(offsetof(NativeReport, head.delivered_uncommitted), 72u);
-  EXPECT_EQ(offsetof(NativeReport, head.ambiguous), 80u);
-  EXPECT_EQ(offsetof(NativeReport, cause), 88u);
-  EXPECT_EQ(offsetof(NativeReport, listed), 92u);
-  EXPECT_EQ(offsetof(NativeReport, poison_deaths), 96u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_connection), 100u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_generation), 104u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_kind), 108u);
-  EXPECT_EQ(offsetof(NativeReport, poison_guessed), 109u);
-  EXPECT_EQ(offsetof(NativeReport, poison_remembered), 110u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_completion), 112u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_sequence), 120u);
-  EXPECT_EQ(offsetof(NativeReport, poisoned_workers), 128u);
-  EXPECT_EQ(offsetof(NativeReport, requests), 256u);
-  EXPECT_EQ(sizeof(NativeRequest), 16u);
-  EXPECT_EQ(offsetof(NativeRequest, connection), 0u);
-  EXPECT_EQ(offsetof(NativeRequest, send), 4u);
-  EXPECT_EQ(offsetof(NativeRequest, opcode), 5u);
-  EXPECT_EQ(offsetof(NativeRequest, outcome), 6u);
-  EXPECT_EQ(offsetof(NativeRequest, sequence), 8u);
-  EXPECT_EQ(static_cast<int>(NativeOutcome::kNeverSubmitted), 0);
-  EXPECT_EQ(static_cast<int>(NativeOutcome::kAmbiguous), 5);
+  EXPECT_EQ(sizeof(ReportRecord), 4352u);
+  EXPECT_EQ(offsetof(ReportRecord, version), 0u);
+  EXPECT_EQ(offsetof(ReportRecord, head.epoch), 8u);
+  EXPECT_EQ(offsetof(ReportRecord, head.former_worker_id), 16u);
+  EXPECT_EQ(offsetof(ReportRecord, head.successor_worker_id), 24u);
+  EXPECT_EQ(offsetof(ReportRecord, head.recovered), 32u);
+  EXPECT_EQ(offsetof(ReportRecord, head.unix_micros), 40u);
+  EXPECT_EQ(offsetof(ReportRecord, head.never_submitted), 48u);
+  EXPECT_EQ(offsetof(ReportRecord, head.in_flight), 56u);
+  EXPECT_EQ(offsetof(ReportRecord, head.completed_undelivered), 64u);
+  EXPECT_EQ(offsetof(ReportRecord, head.delivered_uncommitted), 72u);
+  EXPECT_EQ(offsetof(ReportRecord, head.ambiguous), 80u);
+  EXPECT_EQ(offsetof(ReportRecord, cause), 88u);
+  EXPECT_EQ(offsetof(ReportRecord, listed), 92u);
+  EXPECT_EQ(offsetof(ReportRecord, poison_deaths), 96u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_connection), 100u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_generation), 104u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_kind), 108u);
+  EXPECT_EQ(offsetof(ReportRecord, poison_guessed), 109u);
+  EXPECT_EQ(offsetof(ReportRecord, poison_remembered), 110u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_completion), 112u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_sequence), 120u);
+  EXPECT_EQ(offsetof(ReportRecord, poisoned_workers), 128u);
+  EXPECT_EQ(offsetof(ReportRecord, requests), 256u);
+  EXPECT_EQ(sizeof(ReportedRequest), 16u);
+  EXPECT_EQ(offsetof(ReportedRequest, connection), 0u);
+  EXPECT_EQ(offsetof(ReportedRequest, send), 4u);
+  EXPECT_EQ(offsetof(ReportedRequest, opcode), 5u);
+  EXPECT_EQ(offsetof(ReportedRequest, outcome), 6u);
+  EXPECT_EQ(offsetof(ReportedRequest, sequence), 8u);
+  EXPECT_EQ(static_cast<int>(RequestOutcome::kNeverSubmitted), 0);
+  EXPECT_EQ(static_cast<int>(RequestOutcome::kAmbiguous), 5);
   EXPECT_EQ(kReportedRequests, 256u);
-  EXPECT_EQ(kNativeReports, 4u);
+  EXPECT_EQ(kReports, 4u);
 }
 
 TEST(Layout, shouldPlaceWhatNativeOwnersAndBatonDriverShare) {
@@ -614,17 +620,19 @@ TEST(Layout, shouldPlaceWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_TRUE(IsNative(shape));
   EXPECT_FALSE(IsNative(kShape));
   const RecoveryMemoryMap map(shape);
-  EXPECT_EQ(map.native, RecoveryMemoryMap(kShape).total);
-  EXPECT_EQ(map.NativeShardOf(0), 3170304u);
-  EXPECT_EQ(map.NativeDeathsOf(0), 3170432u);
-  EXPECT_EQ(map.NativeReports(0), 3171200u);  // 2 x 384 behind
-  EXPECT_EQ(map.Notices(0), 3188608u);        // 4 x 4352 behind
-  EXPECT_EQ(map.Orders(0), 3192832u);         // 128 + 256 x 16 behind
-  EXPECT_EQ(map.Pool(0), 3193472u);           // 128 + 32 x 16 behind
-  EXPECT_EQ(map.NativeShardOf(1), 3193600u);  // 9 x 8 behind, to a line
-  EXPECT_EQ(map.NativeConnectionOf(0), 3244032u);
-  EXPECT_EQ(map.NativeConnectionOf(4), 3244608u);
-  EXPECT_EQ(map.total, 3248128u);
+  EXPECT_EQ(map.shards, RecoveryMemoryMap(kShape).total);
+  EXPECT_EQ(map.SuccessionOf(0), 3170304u);
+  EXPECT_EQ(map.DeathsOf(0), 3170432u);
+  EXPECT_EQ(map.Reports(0), 3171200u);       // 2 x 384 behind
+  EXPECT_EQ(map.Notices(0), 3188608u);       // 4 x 4352 behind
+  EXPECT_EQ(map.Orders(0), 3192832u);        // 128 + 256 x 16 behind
+  EXPECT_EQ(map.Pool(0), 3193472u);          // 128 + 32 x 16 behind
+  EXPECT_EQ(map.SuccessionOf(1), 3193600u);  // 9 x 8 behind, to a line
+  EXPECT_EQ(map.ManagedConnectionOf(0), 3244032u);
+  EXPECT_EQ(map.ManagedConnectionOf(4), 3244608u);
+  EXPECT_EQ(map.WorkerRecordOf(0), 3248128u);
+  EXPECT_EQ(map.WorkerRecordOf(1), 3248256u);
+  EXPECT_EQ(map.total, 3252224u);
 }
 
 TEST(Layout, shouldPlaceTheSameForTheEngineOfABrokeredService) {
@@ -635,8 +643,8 @@ TEST(Layout, shouldPlaceTheSameForTheEngineOfABrokeredService) {
   native.pooled_queue_pairs = 5;
   EXPECT_EQ(WithPools(native).brokered_queue_pairs, 0u);
   EXPECT_EQ(RecoveryMemoryMap(shape).total, RecoveryMemoryMap(native).total);
-  EXPECT_EQ(RecoveryMemoryMap(shape).NativeConnectionOf(4),
-            RecoveryMemoryMap(native).NativeConnectionOf(4));
+  EXPECT_EQ(RecoveryMemoryMap(shape).ManagedConnectionOf(4),
+            RecoveryMemoryMap(native).ManagedConnectionOf(4));
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {

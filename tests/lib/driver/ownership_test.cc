@@ -127,13 +127,13 @@ TEST_F(OwnershipTest, shouldGiveAgainWhatADeadDriverHasNotGiven) {
   ownership.GiveTo(kAnnsSlot, kAnn);
   for (const bool writer_noted : {true, false}) {
     record.ownership = before;
-    if (!writer_noted) arena.native_shard(0).writers[2] = 0;
+    if (!writer_noted) arena.succession(0).writers[2] = 0;
     Ownership next(&arena, 0);
     ASSERT_TRUE(next.CanGive());
     next.GiveTo(kBobsSlot, kBob);
     EXPECT_EQ(next.epoch(), 2u);
     EXPECT_EQ(next.owner_id(), kBob);
-    EXPECT_EQ(arena.native_shard(0).writers[2], kBob);
+    EXPECT_EQ(arena.succession(0).writers[2], kBob);
   }
 }
 

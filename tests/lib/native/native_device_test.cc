@@ -579,7 +579,7 @@ TEST_F(NativeDeviceTest, shouldAcceptWithTheAnswerThatADeadOwnerGave) {
   writer->Disconnect(connection);
   AcknowledgeAll();
   EXPECT_EQ(orders(), 2u);
-  EXPECT_EQ(arena->native_connection(connection).answer_length, 7u);  // "welcome"
+  EXPECT_EQ(arena->managed_connection(connection).answer_length, 7u);  // "welcome"
 }
 
 // The connection was refused, and `baton-driver` has freed its slot, before its notice was passed.
@@ -589,7 +589,7 @@ TEST_F(NativeDeviceTest, shouldPassOverTheRequestOfAConnectionWhoseSlotIsFree) {
   ASSERT_TRUE(KeeperUntil([&] { return notice_waits(); }));
   const uint32_t connection = Mailbox::Notices(*arena, 0).Next().connection;
   Die();
-  arena->native_connection(connection).freed_generation = arena->connection(connection).generation;
+  arena->managed_connection(connection).freed_generation = arena->connection(connection).generation;
   Succeed();
   owner->Turn();
   EXPECT_FALSE(notice_waits());
@@ -808,7 +808,7 @@ class SpoiltPoolTest : public NativeDeviceTest {
   void AwaitFreed(uint32_t connection) {
     AcknowledgeAll();
     ASSERT_TRUE(Until([&] {
-      return arena->native_connection(connection).freed_generation ==
+      return arena->managed_connection(connection).freed_generation ==
              arena->connection(connection).generation;
     }));
   }
@@ -1646,7 +1646,7 @@ class MovingTest : public NativeDeviceTest {
   }
   bool IsFreed(uint32_t connection) {
     return Until([&] {
-      return arena->native_connection(connection).freed_generation ==
+      return arena->managed_connection(connection).freed_generation ==
              arena->connection(connection).generation;
     });
   }
@@ -2077,7 +2077,7 @@ TEST_F(SharingTest, shouldEndAConnectionAndKeepWhatTheOthersShare) {
     AcknowledgeAll();
     EXPECT_EQ(state(connection), ConnectionState::kFree);
     ASSERT_TRUE(Until([&] {
-      return arena->native_connection(connection).freed_generation ==
+      return arena->managed_connection(connection).freed_generation ==
              arena->connection(connection).generation;
     }));
     peers.pop_back();

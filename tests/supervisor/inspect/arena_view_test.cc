@@ -384,7 +384,7 @@ TEST(NativeViewTest, shouldShowWhatANativeShardHasBesides) {
   shape.pooled_queue_pairs = 3;
   const arena::Arena arena = arena::Arena::Create(shape, "kv").value();
   arena.shard(0).owner.ownership = arena::PackOwnership(4, 2 | arena::kClaim, 5);
-  arena.native_shard(0).heir = 1;
+  arena.succession(0).heir = 1;
   arena.notices(0).tail = 5;
   arena.notices(0).head = 3;
   arena.orders(0).tail = 1000;

@@ -945,7 +945,7 @@ TEST_F(EngineReportTest, shouldTellWhatBecameOfEveryRequest) {
   EXPECT_GT(report.unix_micros, 0);
   ASSERT_EQ(report.requests.size(), 6u);
   int counts[4] = {};
-  for (const arena::NativeRequest& request : report.requests) {
+  for (const arena::ReportedRequest& request : report.requests) {
     ++counts[static_cast<int>(request.outcome)];
     const bool unsent = request.outcome == RequestOutcome::kNeverSubmitted;
     EXPECT_EQ(request.connection, unsent ? requested : connection);
@@ -1249,7 +1249,7 @@ TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied
   EXPECT_EQ(report.poisoned->worker_ids, (std::vector<uint64_t>{100, 101, 102}));
   EXPECT_FALSE(report.poisoned->guessed);
   bool told = false;
-  for (const arena::NativeRequest& request : report.requests) {
+  for (const arena::ReportedRequest& request : report.requests) {
     if (request.connection != connection || request.outcome != RequestOutcome::kPoisoned) continue;
     told |= request.sequence == 0;
   }

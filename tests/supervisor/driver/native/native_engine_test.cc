@@ -515,7 +515,7 @@ TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
   MakeEngine({.outside_effects = true});
   Worker& first = StartOwner();
   Worker& second = Start(1);
-  EXPECT_EQ(arena_->native_shard(0).heir, 0u);
+  EXPECT_EQ(arena_->succession(0).heir, 0u);
   DoAt("succession-release-asked", [&] {
     ReleaseAsAsked(first);
     ASSERT_EQ(second.Attend(), 0);
@@ -542,7 +542,7 @@ class ReleasingOwnerTest : public NativeEngineTest {
     Worker& first = *workers_[0];
     ASSERT_EQ(first.Drive(0), 0);
     ASSERT_NO_FATAL_FAILURE(KillAt("native-before-hand-over", [&] { first.Release(0, 1); }));
-    begun_ns_ = arena_->native_shard(0).change_begun_ns;
+    begun_ns_ = arena_->succession(0).change_begun_ns;
     EXPECT_NE(begun_ns_, 0u);
     first.Die();
   }
@@ -573,7 +573,7 @@ TEST_F(ReleasingOwnerTest, shouldCountAsReleasedOnceThatIsPublished) {
 TEST_F(ReleasingOwnerTest, shouldCountAsReleasedWhenItDiesBeforeTheWordMoves) {
   ASSERT_NO_FATAL_FAILURE(DieBeforeItHandsOver());
   ExpectAReleaseAndNoDeath();
-  EXPECT_EQ(arena_->native_shard(0).change_begun_ns, begun_ns_);
+  EXPECT_EQ(arena_->succession(0).change_begun_ns, begun_ns_);
 }
 
 // HandOver has taken its number out of the record, and has not moved the word.
@@ -582,7 +582,7 @@ TEST_F(ReleasingOwnerTest, shouldCountAsReleasedWhenItsNumberIsGoneAndTheWordIsN
   arena_->shard(0).owner.release_requested = 0;
   arena_->shard(0).owner.owner_worker_id = 0;
   ExpectAReleaseAndNoDeath();
-  EXPECT_EQ(arena_->native_shard(0).change_begun_ns, begun_ns_);
+  EXPECT_EQ(arena_->succession(0).change_begun_ns, begun_ns_);
 }
 
 // An owner dies with two transactions published, and then its heir in the middle of taking over.
@@ -603,10 +603,10 @@ class SecondClaimantTest : public NativeEngineTest {
     first.Die();
   }
   void KillTheHeirAt(const char* point) {
-    const auto slot = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    const auto slot = static_cast<uint32_t>(arena_->succession(0).heir - 1);
     Worker& heir = *workers_[slot];
     ASSERT_NO_FATAL_FAILURE(KillAt(point, [&] { heir.Attend(); }));
-    change_ = arena_->native_shard(0);
+    change_ = arena_->succession(0);
     EXPECT_EQ(change_.change_epoch, 1u);
     heir.Die();
     Bury(slot);
@@ -616,7 +616,7 @@ class SecondClaimantTest : public NativeEngineTest {
   void ExpectOneChange() {
     ASSERT_NO_FATAL_FAILURE(TakeOver(*last_));
     EXPECT_EQ(epoch(), 2u);
-    const arena::NativeShard& change = arena_->native_shard(0);
+    const arena::SuccessionRecord& change = arena_->succession(0);
     EXPECT_EQ(change.change_begun_ns, change_.change_begun_ns);
     EXPECT_EQ(change.former_worker_id, 1u);
     EXPECT_EQ(arena::ChangeCause(change.cause), arena::ChangeCause::kDeath);
@@ -633,7 +633,7 @@ class SecondClaimantTest : public NativeEngineTest {
   }
 
   RawPeer peer_;
-  arena::NativeShard change_ = {};  // as the heir that died has left it
+  arena::SuccessionRecord change_ = {};  // as the heir that died has left it
   Worker* last_ = nullptr;
 };
 
@@ -784,7 +784,7 @@ TEST_F(LostShardTest, shouldNotBeGivenAway) {
 TEST_F(NativeEngineTest, shouldNotTakeAShardThatAnotherClaimsInTheLastMoment) {
   Worker& claimant = Start(0);
   const uint64_t claimed = arena::PackOwnership(0, arena::kClaim | 3, 7);
-  DoAt("ownership-epoch-prepared", [&] { arena_->shard(0).owner.ownership = claimed; });
+  DoAt("change-epoch-prepared", [&] { arena_->shard(0).owner.ownership = claimed; });
   ASSERT_EQ(claimant.Attend(), 0);
   EXPECT_EQ(point_, "");
   EXPECT_EQ(arena_->shard(0).owner.ownership, claimed);
@@ -836,7 +836,7 @@ class TwoShardsTest : public NativeEngineTest {
   void SetUp() override { Make(/*shards=*/2); }
   // Names an heir, and does not announce it.
   void NameHeir(uint32_t shard, uint32_t slot, bool wake) {
-    arena::StoreRelease(arena_->native_shard(shard).heir, uint64_t{slot} + 1);
+    arena::StoreRelease(arena_->succession(shard).heir, uint64_t{slot} + 1);
     if (wake) eventfd_write(engine_->InheritanceOf(slot, slot + 1).wakes[slot], 1);
   }
   // All that the keeper gives it.
@@ -925,8 +925,8 @@ TEST_F(InheritedShardsTest, shouldBeTakenOneByOneAndTheOneWithTheMostConnections
   EXPECT_EQ(TakeSome(), 1u);
   EXPECT_TRUE(Owns(1, 2));
   for (const uint32_t shard : {0, 1}) {
-    EXPECT_TRUE(Owns(arena::kClaim | 1, shard));              // nobody else's
-    EXPECT_EQ(arena_->native_shard(shard).change_epoch, 1u);  // its blackout has begun
+    EXPECT_TRUE(Owns(arena::kClaim | 1, shard));            // nobody else's
+    EXPECT_EQ(arena_->succession(shard).change_epoch, 1u);  // its blackout has begun
   }
   EXPECT_EQ(TakeSome(), 1u);
   EXPECT_TRUE(Owns(1, 1));
@@ -1054,7 +1054,7 @@ class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInter
   uint32_t heir() {
     const uint32_t slot = arena::OwnershipSlot(arena_->shard(0).owner.ownership);
     return arena::IsClaim(slot) ? arena::ClaimantOrOwner(slot)
-                                : static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+                                : static_cast<uint32_t>(arena_->succession(0).heir - 1);
   }
   // The heir takes over until it comes to the crash point, and is dead.
   void KillTheHeirAt(const char* point) {
@@ -1115,7 +1115,7 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
   engine_->succession().PardonDeath(0, 1);
   Die(first);
-  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-prepared"));
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("change-epoch-prepared"));
   Worker& last = *workers_[heir()];
   TakeOver(last);
   EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
@@ -1180,7 +1180,7 @@ TEST_F(HostileReportTest, shouldListNoRequestOfAConnectionThatDoesNotExist) {
 TEST_F(NativeEngineTest, shouldGoOnWhenWhatOwnersDiedOfCannotBe) {
   Worker& first = StartOwner();
   Worker& heir = Start(1);
-  arena::NativeDeaths& deaths = arena_->native_deaths(0, 0);
+  arena::DeathsRecord& deaths = arena_->deaths(0, 0);
   deaths.version = 1;
   deaths.blamed = uint64_t{1} << 60;
   first.Die();
@@ -1229,7 +1229,7 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
 INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                          ::testing::Values("native-claimed", "change-deaths-written",
                                            "change-death-counted", "change-reported",
-                                           "native-before-taking", "ownership-epoch-prepared"),
+                                           "native-before-taking", "change-epoch-prepared"),
                          [](const auto& point) {
                            std::string name = point.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -1244,7 +1244,7 @@ TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
   for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
   engine_->succession().ExplainDeath(0, 1, "hang");
   for (uint32_t slot = 0; slot < 2; ++slot) {
-    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    const auto heir = static_cast<uint32_t>(arena_->succession(0).heir - 1);
     workers_[engine_->succession().owner(0).slot]->Die();
     TakeOver(*workers_[heir]);
     EXPECT_EQ(engine_->succession().last_report(0).cause, slot == 0 ? "hang" : "crash");
@@ -1276,7 +1276,7 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
   // Two changes of owner, of which the keeper sees nothing.
   for (int i = 0; i < 2; ++i) {
-    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    const auto heir = static_cast<uint32_t>(arena_->succession(0).heir - 1);
     workers_[engine_->succession().owner(0).slot]->Die();
     ASSERT_TRUE(Pump([&] { ASSERT_EQ(workers_[heir]->Attend(), 0); },
                      [&] { return arena_->shard(0).owner.owner_worker_id == heir + 1; }));
@@ -1293,7 +1293,7 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
       EXPECT_EQ(report->ambiguous, 0u);
       EXPECT_EQ(report->requests.size(), 4u);
       const uint32_t next = heir == 1 ? 2 : 1;
-      arena_->native_shard(0).heir = next + 1;
+      arena_->succession(0).heir = next + 1;
       arena_->header().ownership_changes += 1;
       ASSERT_EQ(workers_[next]->Attend(), 0);
     }
@@ -1341,7 +1341,7 @@ class AmbiguousTest : public NativeEngineTest {
     const ReconciliationReport& report = engine_->succession().last_report(0);
     EXPECT_EQ(report.ambiguous, 0u);
     EXPECT_EQ(report.in_flight + report.never_submitted, 2u);  // and a receive
-    for (const arena::NativeRequest& request : report.requests) {
+    for (const arena::ReportedRequest& request : report.requests) {
       if (request.send) return request.outcome;
     }
     ADD_FAILURE() << "the send is not told of";
