@@ -9,11 +9,11 @@
 
 namespace baton::driver_process {
 
-BrokeredShards::BrokeredShards(arena::Arena* arena, EngineListener* listener, Roster* roster,
+BrokeredShards::BrokeredShards(arena::Arena* arena, EngineListener* listener, WorkerWakes* wakes,
                                const BrokeredOptions& options, ApplyNext apply_next)
     : arena_(*arena),
       listener_(listener),
-      roster_(*roster),
+      wakes_(*wakes),
       options_(options),
       apply_next_(std::move(apply_next)),
       awaits_first_commit_(arena->shape().shards, 0),
@@ -46,7 +46,7 @@ std::string BrokeredShards::Give(uint32_t shard, uint32_t) {
   std::string why;
   Run([&] {
     why = GiveToHeir(shard);
-    roster_.WakeNotified();
+    wakes_.WakeNotified();
   });
   return why;
 }
@@ -66,7 +66,7 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
   ownership.GiveTo(slot, arena_.worker_record(slot).id);
   awaits_first_commit_[shard] = 1;
   BATON_CRASH_POINT("change-given");
-  roster_.Notify(slot);
+  wakes_.Notify(slot);
   return "";
 }
 
@@ -132,7 +132,7 @@ void BrokeredShards::TakeFrom(uint32_t slot) {
     ended.push_back(End(shard));
     GiveToHeir(shard);
   }
-  roster_.WakeNotified();
+  wakes_.WakeNotified();
   Report(std::move(ended));
 }
 
@@ -142,7 +142,7 @@ void BrokeredShards::TakeFrom(uint32_t slot) {
 BrokeredShards::Ended BrokeredShards::End(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  roster_.Notify(ownership.owner_slot());  // the former owner learns that it lost the shard
+  wakes_.Notify(ownership.owner_slot());  // the former owner learns that it lost the shard
   ownership.End(/*released=*/!change_->IsDeath(ownership));
   BATON_CRASH_POINT("change-ended");
   return {shard, change_->CountDeath(ownership, options_.poison_deaths)};
@@ -173,7 +173,7 @@ void BrokeredShards::OnReleased(uint32_t shard) {
   std::vector<Ended> ended;
   ended.push_back(End(shard));
   GiveToHeir(shard);
-  roster_.WakeNotified();
+  wakes_.WakeNotified();
   Report(std::move(ended));
 }
 
@@ -234,8 +234,8 @@ void BrokeredShards::GoOn() {
     if (!ownership.owned()) GiveToHeir(ownership.shard());
   }
   // The dead one had moved a shard, or taken note of a sleeper, and may have woken nobody.
-  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) roster_.Notify(slot);
-  roster_.WakeNotified();
+  wakes_.NotifyAll();
+  wakes_.WakeNotified();
   Report(std::move(ended));
 }
 

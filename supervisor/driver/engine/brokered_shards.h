@@ -17,11 +17,11 @@
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/engine_listener.h"
-#include "supervisor/driver/engine/roster.h"
 #include "supervisor/driver/engine/shard_change.h"
 #include "supervisor/driver/engine/shard_drivers.h"
 #include "supervisor/driver/engine/shard_reports.h"
 #include "supervisor/driver/engine/succession.h"
+#include "supervisor/driver/engine/worker_wakes.h"
 
 namespace baton::driver_process {
 
@@ -41,8 +41,8 @@ class BrokeredShards final : public ShardDrivers {
   // Applies the next transaction of the shard, like QueueDriver::ApplyNext. The engine provides it.
   using ApplyNext = std::function<driver::CommitOutcome(uint32_t shard, absl::Status* error)>;
 
-  // The pointers outlive it. `roster`: of the workers to which it gives shards, and which it wakes.
-  BrokeredShards(arena::Arena* arena, EngineListener* listener, Roster* roster,
+  // The pointers outlive it. `wakes`: of the workers.
+  BrokeredShards(arena::Arena* arena, EngineListener* listener, WorkerWakes* wakes,
                  const BrokeredOptions& options, ApplyNext apply_next);
   // Call it before any other method. `driver` outlives it.
   void SetDriver(driver::QueueDriver* driver);
@@ -64,6 +64,7 @@ class BrokeredShards final : public ShardDrivers {
   // Called when the owner's next transaction was invalid. The worker loses all its shards.
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
 
+  const driver::Ownership& ownership(uint32_t shard) const { return ownerships_[shard]; }
   // Returns true if the shard's owner has not committed anything yet.
   bool AwaitsFirstCommit(uint32_t shard) const { return awaits_first_commit_[shard] != 0; }
   // Returns whether OnCommit or OnInvalidCommit have done something since the last call that
@@ -93,7 +94,7 @@ class BrokeredShards final : public ShardDrivers {
 
   arena::Arena& arena_;
   EngineListener* const listener_;
-  Roster& roster_;
+  WorkerWakes& wakes_;
   BrokeredOptions options_;
   const ApplyNext apply_next_;
   driver::QueueDriver* driver_ = nullptr;

@@ -22,24 +22,9 @@
 namespace baton::driver_process {
 namespace {
 
-// Transactions of one shard in one turn, so that no shard starves another.
-constexpr int kTransactionsPerTurn = 32;
-// Soft-RoCE sends what it is told of before the call returns. Without this limit, an owner that
-// always has more to send would not see for long what has completed, and so have no memory to send
-// from.
-constexpr uint64_t kSentBytesPerTurn = 1 << 20;
 // Notices of the connection manager in one turn: peers and the network decide how many there are.
 constexpr int kNoticesPerTurn = 128;
-// An owner with fewer pending entries in its commit log does not wait for room there: the largest
-// transaction fits, even when the driver is in the middle of one.
-constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
-static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
 constexpr uint32_t kRealtimeYieldMicroseconds = 10;
-// How long a lost device may take to complete what is outstanding, as failed. A device that works
-// up to its removal does so at once, or with shared receives within a second.
-constexpr uint64_t kLossNs = 2'000'000'000;
-constexpr int kLossPauseMs = 5;
-constexpr int kAbandonedPauseMs = 100;
 // A busy engine times one turn in this many: reading a clock costs as much as a work request.
 constexpr uint64_t kTimedTurns = 64;
 
@@ -49,10 +34,10 @@ Engine::Engine(arena::Arena* arena, verbs::Device* device, EngineListener* liste
                const EngineOptions& options)
     : ServiceEngine(arena, device, listener),
       options_(options),
-      succession_(arena, listener, options.outside_effects, &shards_),
-      shards_(arena, listener, &succession_.roster(), options,
-              [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
-      unreadable_(arena->shape().shards, 0) {}
+      succession_(arena, listener, options.outside_effects),
+      broker_(arena, listener, &succession_.wakes(), options) {
+  succession_.SetDrivers(&broker_.shards());
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
                                                        EngineListener* listener,
@@ -63,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   BATON_ASSIGN_OR_RETURN(engine->local_, native::LocalDriver::Create(arena, device, engine.get()));
   if (options.wrap_driver) options.wrap_driver(engine->local_.get());
   engine->driver_ = &engine->local_->driver();
-  engine->shards_.SetDriver(engine->driver_);
+  engine->broker_.SetDriver(engine->driver_);
   return engine;
 }
 
@@ -146,7 +131,7 @@ void Engine::Loop() {
       continue;
     }
     if (BeginSleep()) {
-      AwaitSignal(LongestSleepMs());
+      AwaitSignal(broker_.LongestSleepMs());
     } else {
       // Work came in the last moment, or a notification could not be requested.
       budget.NoteWait(now - idle_since_);
@@ -180,28 +165,22 @@ bool Engine::Turn() {
   worked |= local_->TurnManager();
   worked |= HandleNotices();
   worked |= TurnShards();
-  if (!loss_ && driver_->AllBroken()) {
-    BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
+  if (!broker_.is_lost() && driver_->AllBroken()) {
+    broker_.BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
-  if (loss_) ContinueLoss();
-  succession_.roster().WakeNotified();
+  if (broker_.is_lost()) ContinueLoss();
+  succession_.wakes().WakeNotified();
   return worked;
 }
 
 bool Engine::TurnShards() {
-  bool worked = false;
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
-    if (IsLeftToOwner(shard)) continue;
-    // Commits come first, so that the poll finds what a quick device completes at once.
-    worked |= ApplyCommits(shard);
-    worked |= PollShard(shard);
-  }
+  const bool worked = broker_.TurnShards();
   NoticeChanges();
   return worked;
 }
 
 void Engine::NoticeChanges() {
-  if (shards_.TakeNews()) [[unlikely]]
+  if (broker_.TakeChanges()) [[unlikely]]
     succession_.LookAtShards();
 }
 
@@ -210,7 +189,7 @@ void Engine::NoticeChanges() {
 bool Engine::Glance(bool once) {
   for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
     if (TurnShards()) {
-      succession_.roster().WakeNotified();
+      succession_.wakes().WakeNotified();
       return true;
     }
     if (once) return false;
@@ -219,16 +198,10 @@ bool Engine::Glance(bool once) {
   return false;
 }
 
-bool Engine::IsLeftToOwner(uint32_t shard) const {
-  return options_.owners_drive && succession_.ownership(shard).owned();
-}
-
 void Engine::Drive(uint32_t shard) {
-  PollShard(shard);
-  while (ApplyCommits(shard)) {
-  }
+  broker_.Drive(shard);
   NoticeChanges();
-  succession_.roster().WakeNotified();
+  succession_.wakes().WakeNotified();
 }
 
 bool Engine::RunPosted() {
@@ -248,146 +221,32 @@ bool Engine::HandleNotices() {
   uint32_t shard;
   for (int i = 0; i < kNoticesPerTurn && local_->HandleNotice(&shard); ++i) {
     worked = true;
-    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyClaimantOrOwner(shard);
+    if (shard != driver::QueueDriver::kNoShard) broker_.NotifyOwner(shard);
   }
   return worked;
-}
-
-driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
-  const driver::CommitOutcome outcome = driver_->ApplyNext(shard, error);
-  if (budget_ != nullptr && (outcome == driver::CommitOutcome::kApplied ||
-                             outcome == driver::CommitOutcome::kReleased)) [[unlikely]] {
-    budget_->Take(succession_.ownership(shard).owner_slot(), driver_->requests_applied());
-  }
-  return outcome;
-}
-
-bool Engine::ApplyCommits(uint32_t shard) {
-  const driver::Ownership& ownership = succession_.ownership(shard);
-  bool worked = false, crowded = false;
-  const auto sent = [&] { return driver_->counters(shard).bytes_sent; };
-  const uint64_t limit = sent() + kSentBytesPerTurn;
-  for (int i = 0; i < kTransactionsPerTurn && sent() < limit && ownership.owned(); ++i) {
-    // Checked each time, because the owner fills the log meanwhile.
-    crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
-    if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
-      break;
-    absl::Status error;
-    const driver::CommitOutcome outcome = ApplyNext(shard, &error);
-    if (outcome == driver::CommitOutcome::kIdle) break;
-    worked = true;
-    if (outcome == driver::CommitOutcome::kInvalid) {
-      shards_.OnInvalidCommit(shard, error);
-      break;
-    }
-    const bool released = outcome == driver::CommitOutcome::kReleased;
-    if (released || shards_.AwaitsFirstCommit(shard)) shards_.OnCommit(shard, released);
-    if (released) break;  // the next owner's turn
-  }
-  if (worked && crowded) succession_.NotifyClaimantOrOwner(shard);  // there is room again
-  return worked;
-}
-
-// Returns how long the owner's committed transactions have to wait. They do not wait when the owner
-// was asked to release, nor at the cut, because the successor would wait, too.
-uint64_t Engine::NanosecondsToWait(uint32_t shard) {
-  const driver::Ownership& ownership = succession_.ownership(shard);
-  if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
-  // A new owner's first transaction does not wait, nor does an owner that was asked to end.
-  if (shards_.AwaitsFirstCommit(shard)) return 0;
-  if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
-  return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
-}
-
-void Engine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
-  budget_.reset();
-  if (of_service == 0 && of_worker == 0) return;
-  budget_ = std::make_unique<PostBudget>(of_service, of_worker, arena_->shape().workers,
-                                         options_.nanoseconds());
-}
-
-bool Engine::PollShard(uint32_t shard) {
-  if (unreadable_[shard]) return false;
-  const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
-  if (!news.ok()) {
-    // P6: from now on, nobody can know what became of this shard's requests. The connections of the
-    // other shards end in order. Then the driver ends, and batond starts another.
-    unreadable_[shard] = true;
-    BeginLoss(news.status());
-    driver_->GiveUp(shard, MessageOf(news.status()));
-    succession_.NotifyClaimantOrOwner(shard);
-    return true;
-  }
-  if (*news) succession_.NotifyClaimantOrOwner(shard);
-  return *news;
-}
-
-void Engine::BeginLoss(absl::Status why) {
-  if (loss_) return;
-  loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
-  objects()->listeners.clear();
-  driver_->EndAll(MessageOf(loss_->why));
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard)
-    succession_.NotifyClaimantOrOwner(shard);
 }
 
 // Reports the loss, with which the driver ends, only when all connections have ended. The owners
 // find these ends in the logs, which they have mapped.
 void Engine::ContinueLoss() {
-  if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
-  for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {
-    driver_->GiveUp(shard, "the device does not complete what is outstanding");
-    succession_.NotifyClaimantOrOwner(shard);
-  }
-  succession_.roster().WakeNotified();
-  listener_->OnDeviceLost(loss_->why);
+  objects()->listeners.clear();
+  if (!broker_.ContinueLoss()) return;
+  succession_.wakes().WakeNotified();
+  listener_->OnDeviceLost(broker_.why_lost());
   stop_.store(true);
-}
-
-bool Engine::HasCommitsToApply(uint32_t shard) {
-  if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) return false;
-  return budget_ == nullptr || NanosecondsToWait(shard) == 0;
-}
-
-bool Engine::MaySleep() {
-  if (has_posted_.load() || stop_.load()) return false;
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
-    if (IsLeftToOwner(shard)) continue;
-    if (!unreadable_[shard] && !driver_->RequestNotification(shard).ok()) return false;
-    if (HasCommitsToApply(shard)) return false;
-  }
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
-    if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
-  }
-  return true;
-}
-
-// A signal comes for everything that this waits for, except time.
-int Engine::LongestSleepMs() {
-  if (loss_) return kLossPauseMs;
-  const int otherwise = driver_->HasAbandoned() ? kAbandonedPauseMs : -1;
-  if (budget_ == nullptr) return otherwise;
-  constexpr uint64_t kMillisecondNs = 1'000'000;
-  uint64_t longest = ~uint64_t{0};
-  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
-    if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) continue;
-    longest = std::min(longest, NanosecondsToWait(shard));
-  }
-  if (longest == ~uint64_t{0}) return otherwise;
-  return static_cast<int>(longest / kMillisecondNs + 1);
 }
 
 bool Engine::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  const size_t workers = succession_.roster().ListenForSignals(&entries[2]);
+  const size_t workers = succession_.wakes().ListenForSignals(&entries[2]);
   if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  succession_.roster().TakeSignals(&entries[2]);
+  succession_.wakes().TakeSignals(&entries[2]);
   return true;
 }
 
@@ -395,12 +254,12 @@ bool Engine::BeginSleep() {
   arena::StoreRelaxed(arena_->header().driver_sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
   arena::FullFence();
-  return MaySleep();
+  return !has_posted_.load() && !stop_.load() && broker_.MaySleep();
 }
 
 void Engine::EndSleep() {
   arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
-  succession_.roster().WakeNotified();
+  succession_.wakes().WakeNotified();
 }
 
 // ---------------------------------------------------------------- workers, connections, the device
@@ -408,7 +267,7 @@ void Engine::EndSleep() {
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
   ServiceEngine::AddWorker(slot, id, std::move(wake), versions, standing);
-  if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
+  broker_.RefillBudget(slot);
 }
 
 uint32_t Engine::DisconnectAll(std::string_view why) {
@@ -472,7 +331,7 @@ void Engine::OnRefusedConnection(std::string_view why) { TellRefused(why, option
 
 void Engine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
   absl::Status told = TellDeviceEvent(event, connection);
-  if (!told.ok()) BeginLoss(std::move(told));
+  if (!told.ok()) broker_.BeginLoss(std::move(told));
 }
 
 }  // namespace baton::driver_process

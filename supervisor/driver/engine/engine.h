@@ -1,9 +1,8 @@
-// The driver of a brokered service: one thread that operates all its queues, and moves its shards
-// between workers (BrokeredShards).
+// The engine of a brokered service: one thread that has its connections, decides who owns its
+// shards (Succession) and drives them (Broker).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
-// for a worker: an owner that is slow, hung or dead delays its own shards only. Another thread
-// registers and deregisters memory (Registrar).
+// for a worker. Another thread registers and deregisters memory (Registrar).
 #ifndef SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
 #define SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
 
@@ -12,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -24,20 +22,17 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/native/local_driver.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/driver/engine/brokered_shards.h"
-#include "supervisor/driver/engine/post_budget.h"
+#include "supervisor/driver/engine/broker.h"
 #include "supervisor/driver/engine/registrar.h"
 #include "supervisor/driver/engine/service_engine.h"
 #include "supervisor/driver/engine/succession.h"
 
 namespace baton::driver_process {
 
-struct EngineOptions : BrokeredOptions {
+struct EngineOptions : BrokerOptions {
   // The longest time that the idle engine yields before it sleeps (YieldBudget). With a real-time
   // priority it is at most 10 us, because no other thread would get the processor.
   uint32_t yield_microseconds = 100;
-  // Native: only the owner of a shard drives it, with Drive.
-  bool owners_drive = false;
   // A simulation sets this, so that its driver can die.
   std::function<void(native::LocalDriver*)> wrap_driver;
 };
@@ -84,8 +79,10 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { local_->manager().SetGate(gate); }
-  void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
-  void SetPoisonDeaths(uint32_t deaths) override { shards_.SetPoisonDeaths(deaths); }
+  void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
+    broker_.SetPostRates(of_service, of_worker);
+  }
+  void SetPoisonDeaths(uint32_t deaths) override { broker_.shards().SetPoisonDeaths(deaths); }
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
     return driver_->established_ns(connection);
@@ -101,11 +98,6 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   int device_event_fd() const { return device_->event_fd(); }
 
  private:
-  struct Loss {
-    absl::Status why;
-    uint64_t deadline_ns = 0;  // for the connections to end by themselves
-  };
-
   Engine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
          const EngineOptions& options);
 
@@ -118,17 +110,10 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   void NoticeChanges();
   bool Glance(bool once);
   bool HandleNotices();
-  absl::Status CheckNotLost() const { return loss_ ? loss_->why : absl::OkStatus(); }
-  void BeginLoss(absl::Status why);
+  absl::Status CheckNotLost() const {
+    return broker_.is_lost() ? broker_.why_lost() : absl::OkStatus();
+  }
   void ContinueLoss();
-  bool IsLeftToOwner(uint32_t shard) const;
-  driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
-  bool ApplyCommits(uint32_t shard);
-  uint64_t NanosecondsToWait(uint32_t shard);
-  bool PollShard(uint32_t shard);
-  bool HasCommitsToApply(uint32_t shard);
-  bool MaySleep();
-  int LongestSleepMs();
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
   void OnRefusedConnection(std::string_view why) override;
@@ -139,11 +124,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   std::unique_ptr<native::LocalDriver> local_;
   driver::QueueDriver* driver_ = nullptr;  // that of `local_`
   Succession succession_;
-  BrokeredShards shards_;               // carries out what `succession_` decides
-  std::vector<uint8_t> unreadable_;     // by shard: its completion queue cannot be polled
-  std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
-  std::optional<Loss> loss_;            // of the device
-  EngineLoad load_;                     // busy_ns is up to date in load() alone
+  Broker broker_;    // carries out what `succession_` decides
+  EngineLoad load_;  // busy_ns is up to date in load() alone
   uint64_t started_ns_ = 0;
   uint64_t idle_ns_ = 0;     // in all, before idle_since_
   uint64_t idle_since_ = 0;  // 0: the engine is not idle

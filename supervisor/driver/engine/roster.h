@@ -3,17 +3,12 @@
 #ifndef SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 #define SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 
-#include <poll.h>
-
-#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
-#include "lib/base/file_descriptor.h"
 
 namespace baton::driver_process {
 
@@ -34,13 +29,12 @@ struct StateVersions {
 // worker of kFirst is ready.
 enum class Standing : uint8_t { kLast, kFirst };
 
-// Decides which workers may own a shard and which is chosen, and wakes them. Thread-compatible: the
-// engine's thread.
+// Decides which workers may own a shard and which is chosen. Thread-compatible: the engine's
+// thread.
 class Roster {
  public:
   struct Worker {
     uint64_t id = 0;  // 0: the slot is free
-    FileDescriptor wake;
     StateVersions versions;
     Standing standing = Standing::kFirst;
     bool ready = false;
@@ -48,8 +42,6 @@ class Roster {
     bool ended = false;    // has detached, is dead, or is fenced
     bool retired = false;  // is to end, and is given no shard
     bool fenced = false;
-    bool notify = false;  // has something new
-    bool deaf = false;    // closed its end of `wake`, or passed descriptors there
     uint32_t shards = 0;  // that it owns, or is to own
   };
 
@@ -63,9 +55,8 @@ class Roster {
   // `arena` outlives it.
   explicit Roster(arena::Arena* arena) : arena_(arena), workers_(arena->shape().workers) {}
 
-  void Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
-           Standing standing);
-  void Remove(uint32_t slot);
+  void Add(uint32_t slot, uint64_t id, StateVersions versions, Standing standing);
+  void Remove(uint32_t slot) { workers_[slot] = Worker{}; }
 
   Worker& operator[](uint32_t slot) { return workers_[slot]; }
   const Worker& operator[](uint32_t slot) const { return workers_[slot]; }
@@ -85,24 +76,11 @@ class Roster {
   // Asks the worker, through the arena, to end.
   void AskToStop(uint32_t slot);
 
-  // Called when the worker has something new. If it sleeps, the next WakeNotified() wakes it.
-  void Notify(uint32_t slot) { workers_[slot].notify = any_notified_ = true; }
-  void WakeNotified() {
-    if (any_notified_) WakeSleepers();
-  }
-  // Fills `entries`, which has room for all workers, with the sockets that wake the engine, for
-  // poll(2). Returns their number. Pass the polled entries to TakeSignals() before any other
-  // change.
-  size_t ListenForSignals(pollfd* entries) const;
-  void TakeSignals(const pollfd* entries);
-
  private:
   static bool IsBetter(const Worker& worker, const Worker& than);
-  void WakeSleepers();
 
   arena::Arena* arena_;
   std::vector<Worker> workers_;  // by slot
-  bool any_notified_ = false;
 };
 
 }  // namespace baton::driver_process

@@ -20,13 +20,12 @@ constexpr std::string_view kDetached = "detached";  // cause of an end that is n
 
 }  // namespace
 
-Succession::Succession(arena::Arena* arena, EngineListener* listener, bool outside_effects,
-                       ShardDrivers* drivers)
+Succession::Succession(arena::Arena* arena, EngineListener* listener, bool outside_effects)
     : roster_(arena),
+      wakes_(arena),
       arena_(arena),
       listener_(listener),
-      outside_effects_(outside_effects),
-      drivers_(drivers) {
+      outside_effects_(outside_effects) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(driver::Ownership(arena, i));
   }
@@ -36,7 +35,8 @@ Succession::Succession(arena::Arena* arena, EngineListener* listener, bool outsi
 
 void Succession::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                            Standing standing) {
-  roster_.Add(slot, id, std::move(wake), versions, standing);
+  roster_.Add(slot, id, versions, standing);
+  wakes_.Add(slot, std::move(wake));
   arena::StoreRelease(arena_->worker_record(slot).id, id);
 }
 
@@ -50,7 +50,8 @@ void Succession::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
 void Succession::AskToStop(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
   roster_.AskToStop(slot);
-  roster_.WakeNotified();
+  wakes_.Notify(slot);
+  wakes_.WakeNotified();
 }
 
 void Succession::SetReady(uint32_t slot) {
@@ -126,6 +127,7 @@ void Succession::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
   WorkerEnded(slot, id, kCrash);
   roster_.Remove(slot);
+  wakes_.Remove(slot);
   arena::StoreRelease(arena_->worker_record(slot).dead_id, id);
   drivers_->OnDead(slot, id);
   LookAtShards();
@@ -322,7 +324,7 @@ uint32_t Succession::ClaimantOrOwner(uint32_t shard) const {
 
 void Succession::NotifyClaimantOrOwner(uint32_t shard) {
   const uint32_t slot = ClaimantOrOwner(shard);
-  if (slot != arena::kNobody) roster_.Notify(slot);
+  if (slot != arena::kNobody) wakes_.Notify(slot);
 }
 
 Roster::Vacancy Succession::VacancyOf(uint32_t shard) const {
@@ -422,7 +424,7 @@ void Succession::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.ownership.AskRelease(state.asked_epoch);
   BATON_CRASH_POINT("succession-release-asked");
   NotifyClaimantOrOwner(shard);
-  roster_.WakeNotified();
+  wakes_.WakeNotified();
 }
 
 void Succession::CancelHandoff(uint32_t shard, const absl::Status& why) {

@@ -18,6 +18,7 @@
 #include "supervisor/driver/engine/reconciliation.h"
 #include "supervisor/driver/engine/roster.h"
 #include "supervisor/driver/engine/shard_drivers.h"
+#include "supervisor/driver/engine/worker_wakes.h"
 
 namespace baton::driver_process {
 
@@ -45,10 +46,11 @@ class Succession {
  public:
   using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
 
-  // The pointers outlive it.
-  Succession(arena::Arena* arena, EngineListener* listener, bool outside_effects,
-             ShardDrivers* drivers);
+  // `arena` and `listener` outlive it.
+  Succession(arena::Arena* arena, EngineListener* listener, bool outside_effects);
   virtual ~Succession() = default;
+  // Call it before any other method. `drivers` outlives it.
+  void SetDrivers(ShardDrivers* drivers) { drivers_ = drivers; }
 
   // ---- Workers. A call has no effect if the slot is not that worker's any more.
 
@@ -111,17 +113,19 @@ class Succession {
   uint64_t last_served_ns() const { return last_served_ns_; }
 
   Roster& roster() { return roster_; }
+  WorkerWakes& wakes() { return wakes_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
   // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
   // wrote an invalid slot.
   uint32_t ClaimantOrOwner(uint32_t shard) const;
-  // Marks that worker for the roster's next WakeNotified, because it has something new.
+  // Marks that worker for the next WakeNotified, because it has something new.
   void NotifyClaimantOrOwner(uint32_t shard);
   // Notes why the last worker could not be run. SetReady() clears it.
   void NoteFailure(std::string why) { last_failure_ = std::move(why); }
 
  protected:
   Roster roster_;
+  WorkerWakes wakes_;
 
  private:
   // What is known of a shard's changes so far. The first four are epochs.
@@ -183,7 +187,7 @@ class Succession {
   arena::Arena* const arena_;
   EngineListener* const listener_;
   const bool outside_effects_;
-  ShardDrivers* const drivers_;
+  ShardDrivers* drivers_ = nullptr;
   std::vector<ShardState> shards_;
   std::string last_failure_;
   uint64_t last_served_ns_ = 0;

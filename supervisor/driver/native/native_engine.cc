@@ -24,7 +24,9 @@ NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineLis
       options_(options),
       counters_(std::make_unique<NativeCounters>(arena)),
       shards_(arena, [this](uint32_t slot) { Wake(slot); }),
-      succession_(arena, listener, options.outside_effects, &shards_) {}
+      succession_(arena, listener, options.outside_effects) {
+  succession_.SetDrivers(&shards_);
+}
 
 absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena* arena,
                                                                    verbs::Device* device,
@@ -96,7 +98,7 @@ void NativeEngine::Turn() {
     if (news.kind == kWorkerFailed) succession_.NoteFailure(news.message);
     listener_->OnEvent(news.kind, news.message, 0, news.shard, news.connection);
   });
-  succession_.roster().WakeNotified();
+  succession_.wakes().WakeNotified();
 }
 
 void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }

@@ -18,7 +18,7 @@ class InlineEngine : public ServiceEngine, public Succession {
  public:
   explicit InlineEngine(arena::Arena* arena)
       : ServiceEngine(arena, nullptr, nullptr),
-        Succession(arena, nullptr, false, nullptr),
+        Succession(arena, nullptr, false),
         roster(roster_) {}
 
   // An engine that has stopped executes nothing.
@@ -31,7 +31,8 @@ class InlineEngine : public ServiceEngine, public Succession {
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) override {
-    roster.Add(slot, id, std::move(wake), versions, standing);
+    roster.Add(slot, id, versions, standing);
+    wakes_.Add(slot, std::move(wake));
   }
   void SetStanding(uint32_t slot, uint64_t, Standing standing) override {
     roster[slot].standing = standing;
@@ -52,6 +53,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   void WorkerDead(uint32_t slot, uint64_t id) override {
     dead.push_back(id);
     roster.Remove(slot);
+    wakes_.Remove(slot);
   }
 
   void Handoff(uint32_t shard, uint32_t, HandoffDone done) override {

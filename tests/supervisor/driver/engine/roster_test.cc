@@ -2,14 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
-#include <array>
-#include <string>
-#include <utility>
-
-#include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::driver_process {
@@ -23,25 +16,8 @@ class RosterTest : public ::testing::Test {
  protected:
   // Ready, with the id 10 + slot, so that a later slot has a newer worker.
   void Add(uint32_t slot, StateVersions versions = {}, Standing standing = Standing::kFirst) {
-    int pair[2];
-    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-    ends_[slot].Reset(pair[0]);
-    roster_.Add(slot, 10 + slot, FileDescriptor(pair[1]), versions, standing);
+    roster_.Add(slot, 10 + slot, versions, standing);
     roster_[slot].ready = true;
-  }
-
-  void Sleep(uint32_t slot) { arena::StoreRelaxed(arena_.worker(slot).sleeping, 1u); }
-
-  bool WasWoken(uint32_t slot) {
-    char byte;
-    return recv(ends_[slot].get(), &byte, 1, MSG_DONTWAIT) == 1;
-  }
-
-  size_t AwaitSignals() {
-    const size_t count = roster_.ListenForSignals(entries_.data());
-    EXPECT_GE(poll(entries_.data(), count, 0), 0);
-    roster_.TakeSignals(entries_.data());
-    return count;
   }
 
   static arena::Shape Shape() {
@@ -52,8 +28,6 @@ class RosterTest : public ::testing::Test {
 
   arena::Arena arena_ = arena::Arena::Create(Shape(), "kv").value();
   Roster roster_{&arena_};
-  std::array<FileDescriptor, kWorkers> ends_;
-  std::array<pollfd, kWorkers> entries_ = {};
 };
 
 TEST_F(RosterTest, shouldChooseByStandingThenByLoadThenTheNewest) {
@@ -129,34 +103,6 @@ TEST_F(RosterTest, shouldAskOnlyTheWorkerThatIsThereToStop) {
   roster_.Remove(1);
   Add(1);
   EXPECT_EQ(arena_.header().stop_requested, 0u);
-}
-
-TEST_F(RosterTest, shouldWakeWhoSleepsAndHasSomethingNewOnce) {
-  for (const uint32_t slot : {0u, 1u, 2u}) Add(slot);
-  Sleep(0);
-  Sleep(1);
-  roster_.Notify(1);
-  roster_.Notify(2);
-  roster_.WakeNotified();
-  EXPECT_FALSE(WasWoken(0));
-  EXPECT_TRUE(WasWoken(1));
-  EXPECT_FALSE(WasWoken(2));
-  EXPECT_EQ(arena_.worker(1).sleeping, 0u);
-  Sleep(1);
-  roster_.WakeNotified();
-  EXPECT_FALSE(WasWoken(1));
-}
-
-TEST_F(RosterTest, shouldListenNoMoreToWhoHasClosedItsEnd) {
-  Add(0);
-  Add(2);
-  EXPECT_EQ(AwaitSignals(), 2u);
-  ASSERT_EQ(send(ends_[2].get(), "", 1, MSG_DONTWAIT), 1);
-  ends_[0].Reset();
-  EXPECT_EQ(AwaitSignals(), 2u);  // takes the one's signal, and the other's end
-  EXPECT_EQ(AwaitSignals(), 1u);
-  EXPECT_EQ(entries_[0].fd, roster_[2].wake.get());
-  EXPECT_EQ(entries_[0].revents, 0);
 }
 
 }  // namespace
