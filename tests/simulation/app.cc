@@ -171,6 +171,12 @@ Shard* App::SomeShard() {
 void App::OnConnecting(Connection& connection) {
   Peer& peer = PeerOf(connection);
   peer.account.answered = 1;
+  // The driver may be so far behind that there is no room: it gets its receives when it is
+  // established. The state takes the connection's entry beforehand.
+  const absl::Status saved =
+      connection.shard().SetState(connection, BytesOf(Encode(peer.account)), kStateVersion);
+  if (absl::IsResourceExhausted(saved)) return;
+  Need(saved, "SetState");
   TopUp(connection.shard(), connection, peer);
   Save(connection.shard(), connection, peer);
 }
