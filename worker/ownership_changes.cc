@@ -12,7 +12,7 @@ namespace baton {
 int OwnershipChanges::Handle() {
   if (!pending()) return 0;
   seen_changes_ = arena::LoadAcquire(arena_->header().ownership_changes);
-  postponed_ = nullptr;
+  postponed_ = false;
   NoteStopRequest();
   BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
@@ -111,12 +111,19 @@ void OwnershipChanges::LoseAll() {
   }
 }
 
+bool OwnershipChanges::IsReleaseDue() const {
+  return std::any_of(shards_->all().begin(), shards_->all().end(), [this](const auto& shard) {
+    const uint64_t asked = arena::LoadAcquire(arena_->shard(shard->index_).owner.release_requested);
+    return shards_->Owns(*shard) && asked == shard->epoch_ && !shards_->AwaitsMove(*shard);
+  });
+}
+
 // A connection that another shard's open transaction accepts into this one would be rejected if the
 // driver applied the release first.
 bool OwnershipChanges::ReleaseUnlessAwaited(Shard& shard) {
   if (shards_->AwaitsMove(shard)) (void)shards_->CommitStaged();
   if (shards_->AwaitsMove(shard)) {
-    postponed_ = &shard;
+    postponed_ = true;
     return false;
   }
   Release(shard);

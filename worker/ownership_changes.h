@@ -31,7 +31,7 @@ class OwnershipChanges {
   // Returns whether Handle has something to do.
   bool pending() const {
     if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
-    return postponed_ != nullptr && !shards_->AwaitsMove(*postponed_);
+    return postponed_ && IsReleaseDue();
   }
   // Returns how many changes it has handled.
   int Handle();
@@ -44,6 +44,7 @@ class OwnershipChanges {
  private:
   void NoteStopRequest();
   bool Adopt(Shard& shard, uint64_t epoch);
+  bool IsReleaseDue() const;
   bool ReleaseUnlessAwaited(Shard& shard);
   void Release(Shard& shard);
   void Lose(Shard& shard);
@@ -54,8 +55,7 @@ class OwnershipChanges {
   const arena::Arena* arena_ = nullptr;
   uint32_t slot_ = 0;
   uint64_t seen_changes_ = 0;
-  // To be released, once what moves into it is committed.
-  const Shard* postponed_ = nullptr;
+  bool postponed_ = false;  // a release waits until what moves into its shard is committed
   bool stop_request_noted_ = false;
 };
 

@@ -213,7 +213,7 @@ class Shard {
   absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);
   absl::Status SetShardState(absl::Span<const uint8_t> state, uint32_t version);
   // Answer a kConnectRequest. `shard` is where the connection is to live, and must be one that this
-  // worker owns; without it, this one.
+  // worker owns; without it, this one. `shard` is not released before this is committed.
   absl::Status Accept(Connection& connection, std::string_view private_data = {});
   absl::Status Accept(Connection& connection, Shard& shard, std::string_view private_data = {});
   absl::Status Reject(Connection& connection, std::string_view private_data = {});

@@ -742,15 +742,14 @@ struct SuccessionRecord {
   // Written by `baton-driver`. The worker slot + 1 that follows, or in a native service may claim
   // the shard, when its owner is dead or gives it up; 0: none.
   uint64_t heir;
-  uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
-  uint64_t reserved;            // the release before noted here what operators were told
+  uint64_t reserved[2];  // the release before noted here what operators were told
   // Written by the engine of a brokered service.
   uint64_t writers[kCommitBanks];  // by commit bank: the worker that may still write it; 0: none
-  uint8_t pad0[8];
   // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
+  uint64_t served_cause;     // ChangeCause of the change that `blackout_ns` is of
   uint64_t change_begun_ns;  // when the last change of owner began
   uint64_t change_epoch;     // the epoch that this change ends
-  uint64_t blackout_ns;      // the last change, from its begin to the first commit
+  uint64_t blackout_ns;      // of the last served change, from its begin to the first commit
   uint64_t served_epoch;     // the last epoch whose owner has committed
   uint64_t cause;            // ChangeCause of the last change
   uint64_t former_worker_id;
@@ -862,15 +861,15 @@ struct ManagedConnection {
 static_assert(offsetof(ManagedConnection, answer_length) == 136);
 static_assert(sizeof(ManagedConnection) == 144);
 
-// A worker slot, as Succession and the driver of a brokered service's shards see it. No worker can
-// write it.
+// A worker slot, as Succession and the drivers of shards see it. No brokered worker can write it.
 struct WorkerRecord {
   // Written by `baton-driver`.
-  uint64_t id;        // of the worker in the slot, or of the last one there
-  uint64_t ended_id;  // the last one that has ended: its shards are to move, and it gets none
-  uint64_t dead_id;   // the last one whose process is proven dead
-  uint64_t reserved[5];
-  // Written by the driver.
+  uint64_t id;           // of the worker in the slot, or of the last one there
+  uint64_t ended_id;     // the last one that has ended: its shards are to move, and it gets none
+  uint64_t dead_id;      // the last one whose process is proven dead
+  uint64_t pardoned_id;  // the last one whose death is blamed on no completion
+  uint64_t reserved[4];
+  // Written by the driver of a brokered service's shards.
   uint64_t fenced_id;  // the last one that published an invalid transaction: it has ended, too
   uint64_t left_id;    // the last one whose shards have moved since it ended
   uint64_t buried_id;  // the last one whose banks are free since it was proven dead

@@ -11,13 +11,15 @@
 namespace baton::driver {
 
 // Skips epochs whose bank a former owner may still write. An epoch that is prepared and not begun
-// has no writer: its driver died before the word named the owner.
+// has no writer: its driver died before the word named the owner. No other is taken then, so that
+// the writer which is noted there is the next one's.
 uint64_t Ownership::NextEpoch() const {
-  for (uint64_t next = epoch() + 1; next <= epoch() + arena::kCommitBanks; ++next) {
-    const bool is_prepared = arena::CursorIsOf(arena_->shard(shard_).commit_head, next);
-    if (writer(next) == 0 || is_prepared) return next;
+  uint64_t free = 0;
+  for (uint64_t next = epoch() + arena::kCommitBanks; next > epoch(); --next) {
+    if (arena::CursorIsOf(arena_->shard(shard_).commit_head, next)) return next;
+    if (writer(next) == 0) free = next;
   }
-  return 0;
+  return free;
 }
 
 bool Ownership::CanGive() const { return NextEpoch() != 0; }

@@ -203,7 +203,8 @@ World::World(const ScheduleOptions& options)
   engine.poison_deaths = poison ? dice_.From(1, 3) : UINT32_MAX;
   if (poison) checker_.ExpectPoison(engine.poison_deaths, /*random_deaths=*/kill_ != 0);
   constexpr std::array<uint32_t, 5> kDriverDeaths = {0, 0, 10, 100, 400};
-  mortality_.once_in = poison ? 0 : kDriverDeaths[dice_.Below(kDriverDeaths.size())];
+  const bool immortal = poison && options.seed % 2 == 0;
+  mortality_.once_in = immortal ? 0 : kDriverDeaths[dice_.Below(kDriverDeaths.size())];
   mortality_.deaths = dice_.From(1, kMaxDriverDeaths);
   mortality_.after_ns = dice_.OneIn(4) ? 0 : uint64_t{1000} * dice_.Below(kFaultySteps);
   mortality_.focus = dice_.OneIn(4) ? 0 : 1 + dice_.Below(1000);

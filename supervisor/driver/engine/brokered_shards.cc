@@ -17,6 +17,7 @@ BrokeredShards::BrokeredShards(arena::Arena* arena, EngineListener* listener, Wo
       options_(options),
       apply_next_(std::move(apply_next)),
       awaits_first_commit_(arena->shape().shards, 0),
+      has_released_(arena->shape().workers, 0),
       reports_(arena) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) ownerships_.emplace_back(arena, i);
 }
@@ -33,6 +34,13 @@ void BrokeredShards::SetDriver(driver::QueueDriver* driver) {
             listener_->OnEvent(kind, std::string(message), 0, static_cast<int>(shard), -1);
           },
       .nanoseconds = options_.nanoseconds});
+}
+
+bool BrokeredShards::TakeNews() {
+  if (!has_news_) return false;
+  has_news_ = false;
+  std::fill(has_released_.begin(), has_released_.end(), uint8_t{0});
+  return true;
 }
 
 void BrokeredShards::Run(const BrokeredOptions::Work& work) {
@@ -56,6 +64,8 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
   const uint64_t heir = arena::LoadAcquire(arena_.succession(shard).heir);
   if (heir == 0 || HasEnded(static_cast<uint32_t>(heir - 1))) return "it has no heir";
+  // Succession looks first whether that worker wants no shard any more.
+  if (has_released_[heir - 1] != 0) return "its heir has released a shard just now";
   if (AwaitsDeath(shard)) {
     return absl::StrCat("the death of worker ", arena_.succession(shard).former_worker_id,
                         "'s process is not proven yet");
@@ -75,8 +85,9 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
 bool BrokeredShards::AwaitsDeath(uint32_t shard) const {
   const arena::SuccessionRecord& change = arena_.succession(shard);
   const bool died = arena::ChangeCause(change.cause) == arena::ChangeCause::kDeath;
-  return died && (options_.outside_effects || WasFenced(arena_, change.former_worker_id)) &&
-         ownerships_[shard].MayWrite(change.former_worker_id);
+  const bool awaited =
+      (died && options_.outside_effects) || WasFenced(arena_, change.former_worker_id);
+  return awaited && ownerships_[shard].MayWrite(change.former_worker_id);
 }
 
 // Succession names another heir only once the end is noted.
@@ -143,7 +154,9 @@ BrokeredShards::Ended BrokeredShards::End(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
   wakes_.Notify(ownership.owner_slot());  // the former owner learns that it lost the shard
-  ownership.End(/*released=*/!change_->IsDeath(ownership));
+  // What a fenced worker says of its release is not believed.
+  ownership.End(!change_->IsDeath(ownership) &&
+                !WasFenced(arena_, arena_.succession(shard).former_worker_id));
   BATON_CRASH_POINT("change-ended");
   return {shard, change_->CountDeath(ownership, options_.poison_deaths)};
 }
@@ -168,6 +181,7 @@ void BrokeredShards::OnCommit(uint32_t shard, bool released) {
 }
 
 void BrokeredShards::OnReleased(uint32_t shard) {
+  has_released_[ownerships_[shard].owner_slot()] = 1;
   ApplyAcceptsInto(shard);
   change_->Begin(ownerships_[shard]);
   std::vector<Ended> ended;
@@ -214,12 +228,9 @@ void BrokeredShards::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 
 void BrokeredShards::GoOn() {
   has_news_ = true;
-  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
-    const driver::Ownership& ownership = ownerships_[shard];
-    awaits_first_commit_[shard] =
-        ownership.owned() && arena_.succession(shard).served_epoch != ownership.epoch();
-  }
-  std::vector<Ended> ended = CountUnreported();
+  for (const driver::Ownership& ownership : ownerships_) NoteFirstCommit(ownership);
+  // First of all, because the next change of a shard overwrites what is told of the last one.
+  for (const driver::Ownership& ownership : ownerships_) ReportIfDue(ownership);
   for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) {
     const arena::WorkerRecord& worker = arena_.worker_record(slot);
     if (worker.fenced_id == worker.id) TakeFrom(slot);
@@ -236,22 +247,32 @@ void BrokeredShards::GoOn() {
   // The dead one had moved a shard, or taken note of a sleeper, and may have woken nobody.
   wakes_.NotifyAll();
   wakes_.WakeNotified();
-  Report(std::move(ended));
 }
 
-// Counts the deaths of owners whose end is not reported yet. Those whose word was not stored at
-// their end are not among them: they are taken from once more.
-std::vector<BrokeredShards::Ended> BrokeredShards::CountUnreported() {
+// The first commit may be applied, and not noted.
+void BrokeredShards::NoteFirstCommit(const driver::Ownership& ownership) {
+  const uint32_t shard = ownership.shard();
+  const arena::ShardRecord& record = arena_.shard(shard);
+  const uint64_t epoch = ownership.epoch();
+  const bool awaited = ownership.owned() && arena_.succession(shard).served_epoch != epoch;
+  const bool committed = arena::CursorIsOf(record.commit_head, epoch) &&
+                         arena::CursorIndex(record.commit_head) != 0 &&
+                         record.released_epoch != epoch;
+  if (awaited && committed) change_->OnFirstCommit(ownership);
+  awaits_first_commit_[shard] = awaited && !committed;
+}
+
+// Counts the death of an owner whose end is not reported yet, and reports it. One whose word was
+// not stored at its end is taken from once more instead.
+void BrokeredShards::ReportIfDue(const driver::Ownership& ownership) {
+  const uint32_t shard = ownership.shard();
+  const uint64_t change_epoch = arena_.succession(shard).change_epoch;
+  const bool has_ended = arena_.shard(shard).owner.cut_epoch == change_epoch &&
+                         (!ownership.owned() || ownership.epoch() != change_epoch);
+  if (change_epoch == 0 || !has_ended || change_->IsReported(ownership)) return;
   std::vector<Ended> ended;
-  for (const driver::Ownership& ownership : ownerships_) {
-    const uint32_t shard = ownership.shard();
-    const uint64_t change_epoch = arena_.succession(shard).change_epoch;
-    const bool has_ended = arena_.shard(shard).owner.cut_epoch == change_epoch &&
-                           (!ownership.owned() || ownership.epoch() != change_epoch);
-    if (change_epoch == 0 || !has_ended || change_->IsReported(ownership)) continue;
-    ended.push_back({shard, change_->CountDeath(ownership, options_.poison_deaths)});
-  }
-  return ended;
+  ended.push_back({shard, change_->CountDeath(ownership, options_.poison_deaths)});
+  Report(std::move(ended));
 }
 
 }  // namespace baton::driver_process

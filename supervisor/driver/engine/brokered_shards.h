@@ -69,7 +69,7 @@ class BrokeredShards final : public ShardDrivers {
   bool AwaitsFirstCommit(uint32_t shard) const { return awaits_first_commit_[shard] != 0; }
   // Returns whether OnCommit or OnInvalidCommit have done something since the last call that
   // Succession::LookAtShards is to notice.
-  bool TakeNews() { return std::exchange(has_news_, false); }
+  bool TakeNews();
 
  private:
   // An owner's end, to be reported once its successor was woken.
@@ -86,7 +86,8 @@ class BrokeredShards final : public ShardDrivers {
   void ApplyAcceptsInto(uint32_t shard);
   Ended End(uint32_t shard);
   void Report(std::vector<Ended> all);
-  std::vector<Ended> CountUnreported();
+  void NoteFirstCommit(const driver::Ownership& ownership);
+  void ReportIfDue(const driver::Ownership& ownership);
   std::string GiveToHeir(uint32_t shard);
   bool AwaitsDeath(uint32_t shard) const;
   bool HasEnded(uint32_t slot) const;
@@ -100,6 +101,7 @@ class BrokeredShards final : public ShardDrivers {
   driver::QueueDriver* driver_ = nullptr;
   std::vector<driver::Ownership> ownerships_;  // by shard
   std::vector<uint8_t> awaits_first_commit_;   // likewise
+  std::vector<uint8_t> has_released_;          // by worker slot, since the last TakeNews()
   ShardReports reports_;
   std::optional<ShardChange> change_;  // set with the driver
   bool has_news_ = false;

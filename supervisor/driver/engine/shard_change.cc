@@ -12,11 +12,20 @@ namespace baton::driver_process {
 
 using driver::Ownership;
 
-bool WasFenced(const arena::Arena& arena, uint64_t worker_id) {
-  for (uint32_t slot = 0; slot < arena.shape().workers; ++slot) {
-    if (arena::LoadAcquire(arena.worker_record(slot).fenced_id) == worker_id) return true;
+namespace {
+
+bool IsNoted(const arena::Arena& arena, uint64_t arena::WorkerRecord::*const word,
+             uint64_t worker_id) {
+  for (uint32_t slot = 0; slot < arena.shape().workers && worker_id != 0; ++slot) {
+    if (arena::LoadAcquire(arena.worker_record(slot).*word) == worker_id) return true;
   }
   return false;
+}
+
+}  // namespace
+
+bool WasFenced(const arena::Arena& arena, uint64_t worker_id) {
+  return IsNoted(arena, &arena::WorkerRecord::fenced_id, worker_id);
 }
 
 bool ShardChange::NextEpochPrepared(const Ownership& shard) const {
@@ -33,7 +42,9 @@ void ShardChange::Begin(const Ownership& shard) {
   arena::SuccessionRecord& change = record(shard);
   if (shard.owner_id() != 0) change.former_worker_id = shard.owner_id();
   if (change.change_epoch != shard.epoch() || shard.epoch() == 0) {
-    change.change_begun_ns = parts_.nanoseconds();
+    // Peers wait since the former change if nobody has served them after it.
+    const bool was_served = change.served_epoch == shard.epoch();
+    if (was_served || shard.epoch() <= 1) change.change_begun_ns = parts_.nanoseconds();
     change.recovered = 0;
     change.logged = arena_.shard(shard.shard()).completion_tail;
     BATON_CRASH_POINT("change-begins");
@@ -53,7 +64,8 @@ void ShardChange::ApplyRest(const Ownership& shard) {
   absl::Status error;
   for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
     const driver::CommitOutcome outcome = parts_.apply_next(shard.shard(), &error);
-    if (outcome == driver::CommitOutcome::kInvalid) {
+    if (outcome == driver::CommitOutcome::kInvalid &&
+        !WasFenced(arena_, record(shard).former_worker_id)) {
       parts_.tell("invalid_transaction", shard.shard(), MessageOf(error));
     }
     if (outcome != driver::CommitOutcome::kApplied) break;
@@ -66,7 +78,7 @@ void ShardChange::ApplyRest(const Ownership& shard) {
 std::optional<Poisoning> ShardChange::CountDeath(const Ownership& shard, uint32_t poison_deaths) {
   const uint64_t former = record(shard).former_worker_id;
   Death death;
-  if (IsDeath(shard) && arena::LoadAcquire(record(shard).pardoned_worker_id) != former) {
+  if (IsDeath(shard) && !IsNoted(arena_, &arena::WorkerRecord::pardoned_id, former)) {
     death = DescribeDeath(arena_, shard.shard(), record(shard).change_epoch, former,
                           record(shard).logged);
   }
@@ -104,13 +116,15 @@ void ShardChange::Report(const Ownership& shard,
 
 bool ShardChange::IsReported(const Ownership& shard) const {
   const uint64_t ended = record(shard).change_epoch;
-  return arena_.report(shard.shard(), ended).head.epoch == ended &&
+  const arena::ReportRecord& report = arena_.report(shard.shard(), ended);
+  return report.head.epoch == ended && (report.version & 1) == 0 &&
          LoadDeaths(arena_, shard.shard()).blamed == 0;
 }
 
 void ShardChange::OnFirstCommit(const Ownership& shard) {
   arena::SuccessionRecord& change = record(shard);
   change.blackout_ns = parts_.nanoseconds() - change.change_begun_ns;
+  change.served_cause = change.cause;
   arena::StoreRelease(change.served_epoch, shard.epoch());
 }
 

@@ -46,23 +46,29 @@ void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_
   deaths->blamed = *completion + 1;
 }
 
-absl::StatusOr<Poisoning> PoisonBlamed(driver::QueueDriver* driver, uint32_t shard,
-                                       const DeathsRecord& deaths) {
+// Fails the connection. Where the shard has its next owner already, that was done before.
+absl::StatusOr<arena::CompletionEntry> FailBlamed(const arena::Arena& arena,
+                                                  driver::QueueDriver* driver, uint32_t shard,
+                                                  const DeathsRecord& deaths) {
+  const uint32_t slot =
+      arena::OwnershipSlot(arena::LoadAcquire(arena.shard(shard).owner.ownership));
+  const bool has_owner = slot != arena::kNobody && !arena::IsClaim(slot);
+  if (has_owner) return arena::CopyOnce(arena.completion(shard, deaths.blamed - 1));
+  return driver->Poison(shard, deaths.blamed - 1, "poisoned: owners died on it",
+                        arena::PoisonLevel(deaths.blamed_level));
+}
+
+absl::StatusOr<Poisoning> PoisonBlamed(const arena::Arena& arena, driver::QueueDriver* driver,
+                                       uint32_t shard, const DeathsRecord& deaths) {
   const DeathCount count(deaths);
   const DeathCount::Blame blame =
       deaths.guessed != 0 ? DeathCount::Blame::kOldest : DeathCount::Blame::kSuspect;
-  const uint64_t completion = deaths.blamed - 1;
   BATON_ASSIGN_OR_RETURN(const arena::CompletionEntry entry,
-                         driver->Poison(shard, completion, "poisoned: owners died on it",
-                                        arena::PoisonLevel(deaths.blamed_level)));
-  return Poisoning{entry.connection,
-                   arena::GenerationOf(entry),
-                   completion,
-                   arena::CompletionKind(entry.kind),
-                   entry.sequence,
-                   deaths.guessed != 0,
-                   count.DeathsOf(blame),
-                   count.WorkersOf(blame)};
+                         FailBlamed(arena, driver, shard, deaths));
+  return Poisoning{entry.connection,      arena::GenerationOf(entry),
+                   deaths.blamed - 1,     arena::CompletionKind(entry.kind),
+                   entry.sequence,        deaths.guessed != 0,
+                   count.DeathsOf(blame), count.WorkersOf(blame)};
 }
 
 }  // namespace
@@ -94,7 +100,7 @@ absl::StatusOr<std::optional<Poisoning>> CountOwnerDeath(arena::Arena* arena,
     BATON_CRASH_POINT("change-death-counted");
   }
   if (deaths.blamed == 0) return std::nullopt;
-  BATON_ASSIGN_OR_RETURN(Poisoning poisoned, PoisonBlamed(driver, shard, deaths));
+  BATON_ASSIGN_OR_RETURN(Poisoning poisoned, PoisonBlamed(*arena, driver, shard, deaths));
   BATON_CRASH_POINT("change-poisoned");
   return poisoned;
 }

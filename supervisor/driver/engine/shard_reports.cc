@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
 #include "lib/driver/connection_state.h"
 
 namespace baton::driver_process {
@@ -117,6 +118,7 @@ void ShardReports::Write(uint32_t shard, absl::Span<const uint32_t> connections,
   if (out.head.epoch != report.epoch) out.poison_deaths = 0;
   arena::OrderForCrash();
   out.head = report;
+  BATON_CRASH_POINT("change-report-half");
   out.cause = static_cast<uint32_t>(report.released ? arena::ChangeCause::kRelease
                                                     : arena::ChangeCause::kDeath);
   if (report.poisoned) FillPoisoning(*report.poisoned, &out);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kCrash = "crash";        // unless a better cause is known
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
+constexpr size_t kExplanations = 2 * arena::kMaxWorkers;
 
 }  // namespace
 
@@ -84,21 +85,14 @@ void Succession::Retire(uint32_t slot, uint64_t id) {
   NameHeirs();
 }
 
-// Pardons the death in each shard that the worker owns: only there could a completion be blamed.
 void Succession::PardonDeath(uint32_t slot, uint64_t id) {
-  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
-    if (ClaimantOrOwner(shard) != slot) continue;
-    arena::StoreRelease(arena_->succession(shard).pardoned_worker_id, id);
-  }
+  arena::StoreRelease(arena_->worker_record(slot).pardoned_id, id);
 }
 
-// Stores the cause now, because the report may be made before the process is known to be dead.
-void Succession::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
-  for (ShardState& shard : shards_) {
-    if (shard.ownership.owner_slot() != slot) continue;
-    shard.known.explained_worker_id = id;
-    shard.known.explanation = cause;
-  }
+// Native reports may come when another worker has the slot.
+void Succession::ExplainDeath(uint32_t /*slot*/, uint64_t id, std::string_view cause) {
+  explanations_.emplace_back(id, cause);
+  if (explanations_.size() > kExplanations) explanations_.pop_front();
 }
 
 bool Succession::NoteEnded(uint32_t slot, uint64_t id) {
@@ -146,11 +140,13 @@ bool Succession::LookAt(uint32_t shard) {
   if (VacateBroken(shard)) return false;
   const bool owned = shards_[shard].ownership.owned();
   BATON_CRASH_POINT("succession-looking");
-  bool changed = NoteRelease(shard);
+  // An owner may have served and gone since the last look.
+  bool changed = NoteFirstCommit(shard, /*gone=*/true);
+  changed |= NoteRelease(shard);
   if (!owned) Give(shard);
   changed |= NoteOwner(shard);
   ReadReports(shard);
-  return NoteFirstCommit(shard) || changed;
+  return NoteFirstCommit(shard, /*gone=*/false) || changed;
 }
 
 // Returns true if the word was invalid, and nobody has the shard now.
@@ -183,7 +179,13 @@ bool Succession::NoteOwner(uint32_t shard) {
   return true;
 }
 
+// Native workers could write these words, and are not fenced.
+bool Succession::IsFencedId(uint64_t id) const {
+  return !drivers_->heirs_claim() && WasFenced(*arena_, id);
+}
+
 bool Succession::NoteFenced() {
+  if (drivers_->heirs_claim()) return false;
   bool changed = false;
   for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
     Roster::Worker& worker = roster_[slot];
@@ -208,8 +210,12 @@ bool Succession::NoteRelease(uint32_t shard) {
   const uint64_t changed = arena::LoadAcquire(change.change_epoch);
   if (changed < released) return false;
   known.released = released;
-  if (released == shards_[shard].asked_epoch || changed != released) return false;
-  const uint64_t former = change.former_worker_id;
+  if (released == shards_[shard].asked_epoch) return false;
+  uint64_t former = change.former_worker_id, version = 0;
+  if (changed != released) {
+    const auto report = ReadShardReport(*arena_, shard, released, &version);
+    former = report ? report->former_worker_id : 0;
+  }
   for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
     if (former != 0 && roster_[slot].id == former) roster_[slot].ready = false;
   }
@@ -217,14 +223,18 @@ bool Succession::NoteRelease(uint32_t shard) {
   return true;
 }
 
-bool Succession::NoteFirstCommit(uint32_t shard) {
+// `gone`: looks for one whose epoch is over.
+bool Succession::NoteFirstCommit(uint32_t shard, bool gone) {
   Known& known = shards_[shard].known;
   const arena::SuccessionRecord& change = arena_->succession(shard);
+  const driver::Ownership& ownership = shards_[shard].ownership;
   const uint64_t served = arena::LoadAcquire(change.served_epoch);
-  if (served != known.epoch || served == known.served) return false;
+  if (served <= known.served || (served != ownership.epoch()) != gone) return false;
+  if (gone && change.change_epoch != served) return false;  // nobody knows who it was
+  if (!gone && served != known.epoch) return false;
   known.served = served;
   last_served_ns_ = MonotonicNanoseconds();
-  OnServed(shard, change.blackout_ns);
+  OnServed(shard, served, gone ? change.former_worker_id : ownership.owner_id());
   return true;
 }
 
@@ -265,11 +275,12 @@ bool Succession::ReadReport(uint32_t shard, uint64_t epoch) {
 }
 
 std::string Succession::CauseOf(uint32_t shard, const ReconciliationReport& report) const {
-  const ShardState& state = shards_[shard];
-  if (report.released) return state.asked_epoch == report.epoch ? "handoff" : "release";
-  if (WasFenced(*arena_, report.former_worker_id)) return "fenced";
-  if (report.former_worker_id != state.known.explained_worker_id) return std::string(kCrash);
-  return std::string(state.known.explanation);
+  if (report.released) return shards_[shard].asked_epoch == report.epoch ? "handoff" : "release";
+  if (IsFencedId(report.former_worker_id)) return "fenced";
+  for (const auto& [id, cause] : explanations_) {
+    if (id == report.former_worker_id) return std::string(cause);
+  }
+  return std::string(kCrash);
 }
 
 void Succession::TellEnd(uint32_t shard) {
@@ -284,16 +295,16 @@ void Succession::TellEnd(uint32_t shard) {
                      static_cast<int>(report.poisoned->connection));
 }
 
-void Succession::OnServed(uint32_t shard, uint64_t blackout_ns) {
+void Succession::OnServed(uint32_t shard, uint64_t epoch, uint64_t owner) {
   ShardState& state = shards_[shard];
   const arena::SuccessionRecord& change = arena_->succession(shard);
-  const uint64_t owner = state.ownership.owner_id(), epoch = state.known.epoch;
+  const uint64_t blackout_ns = change.blackout_ns;
   listener_->OnEvent("shard_moved",
                      absl::StrCat("shard ", shard, " epoch ", epoch, ": worker ", owner,
                                   " goes on after ", blackout_ns / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
   if (epoch > 1) {
-    const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
+    const bool released = arena::ChangeCause(change.served_cause) == arena::ChangeCause::kRelease;
     (released ? state.handoff_blackout : state.failover_blackout).Record(blackout_ns);
     // The next change may have begun already.
     listener_->OnServed(shard, std::min(change.change_epoch, epoch - 1), owner, blackout_ns);
@@ -363,11 +374,19 @@ void Succession::Give(uint32_t shard) {
 // The shards of one owner are spread over its heirs, as if each heir had those before already.
 // Natively one heir inherits them all, because it may have to adopt them together (Claims::Next).
 void Succession::NameHeirs() {
-  CountShards();
-  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
-    const uint32_t slot = roster_.Choose(VacancyOf(shard));
-    NameHeir(shard, slot);
-    if (slot != arena::kNobody && !drivers_->heirs_claim()) ++roster_[slot].shards;
+  constexpr uint32_t kUnnamed = arena::kNobody - 1;
+  std::vector<uint32_t> owners;
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) owners.push_back(ClaimantOrOwner(shard));
+  for (uint32_t first = 0; first < shard_count(); ++first) {
+    if (owners[first] == kUnnamed) continue;
+    CountShards();
+    for (uint32_t shard = first; shard < shard_count(); ++shard) {
+      if (shard != first && owners[shard] != owners[first]) continue;
+      const uint32_t slot = roster_.Choose(VacancyOf(shard));
+      NameHeir(shard, slot);
+      if (slot != arena::kNobody && !drivers_->heirs_claim()) ++roster_[slot].shards;
+      if (shard != first) owners[shard] = kUnnamed;
+    }
   }
 }
 

@@ -4,9 +4,11 @@
 #define SUPERVISOR_DRIVER_ENGINE_SUCCESSION_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -130,13 +132,10 @@ class Succession {
  private:
   // What is known of a shard's changes so far. The first four are epochs.
   struct Known {
-    uint64_t epoch = 0;     // the last whose owner is known
-    uint64_t served = 0;    // the last whose first commit is known
-    uint64_t released = 0;  // the last whose release is known
-    uint64_t reported = 0;  // the last whose end was reported
-    // An owner whose death is known to be no crash, and the death's cause.
-    uint64_t explained_worker_id = 0;
-    std::string_view explanation;
+    uint64_t epoch = 0;           // the last whose owner is known
+    uint64_t served = 0;          // the last whose first commit is known
+    uint64_t released = 0;        // the last whose release is known
+    uint64_t reported = 0;        // the last whose end was reported
     uint64_t report_version = 0;  // in the arena, of the shard's report
   };
   struct ShardState {
@@ -157,8 +156,9 @@ class Succession {
   bool LookAt(uint32_t shard);
   bool NoteOwner(uint32_t shard);
   bool NoteRelease(uint32_t shard);
-  bool NoteFirstCommit(uint32_t shard);
+  bool NoteFirstCommit(uint32_t shard, bool gone);
 
+  bool IsFencedId(uint64_t id) const;
   bool VacateBroken(uint32_t shard);
   void ReadReports(uint32_t shard);
   bool ReadReport(uint32_t shard, uint64_t epoch);
@@ -177,7 +177,8 @@ class Succession {
   // Notes that the worker has ended, so that it gets no shard any more. Returns false if the slot
   // is another worker's, or the end of this one was noted before.
   bool NoteEnded(uint32_t slot, uint64_t id);
-  void OnServed(uint32_t shard, uint64_t blackout_ns);
+  // Called when the owner of `epoch` has committed for the first time.
+  void OnServed(uint32_t shard, uint64_t epoch, uint64_t owner);
   // Called when the worker has given the shard back instead of serving it.
   void OnGivenBack(uint32_t shard, uint64_t worker_id);
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
@@ -190,6 +191,8 @@ class Succession {
   ShardDrivers* drivers_ = nullptr;
   std::vector<ShardState> shards_;
   std::string last_failure_;
+  // Workers whose death is known to be no crash, and its cause.
+  std::deque<std::pair<uint64_t, std::string_view>> explanations_;
   uint64_t last_served_ns_ = 0;
 };
 

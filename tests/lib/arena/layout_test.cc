@@ -529,9 +529,9 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(static_cast<int>(PooledState::kLent), 3);
   EXPECT_EQ(sizeof(SuccessionRecord), 128u);
   EXPECT_EQ(offsetof(SuccessionRecord, heir), 0u);
-  EXPECT_EQ(offsetof(SuccessionRecord, pardoned_worker_id), 8u);
-  EXPECT_EQ(offsetof(SuccessionRecord, reserved), 16u);
+  EXPECT_EQ(offsetof(SuccessionRecord, reserved), 8u);
   EXPECT_EQ(offsetof(SuccessionRecord, writers), 24u);
+  EXPECT_EQ(offsetof(SuccessionRecord, served_cause), 56u);
   EXPECT_EQ(offsetof(SuccessionRecord, change_begun_ns), 64u);
   EXPECT_EQ(offsetof(SuccessionRecord, change_epoch), 72u);
   EXPECT_EQ(offsetof(SuccessionRecord, blackout_ns), 80u);
@@ -552,6 +552,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(offsetof(WorkerRecord, id), 0u);
   EXPECT_EQ(offsetof(WorkerRecord, ended_id), 8u);
   EXPECT_EQ(offsetof(WorkerRecord, dead_id), 16u);
+  EXPECT_EQ(offsetof(WorkerRecord, pardoned_id), 24u);
   EXPECT_EQ(offsetof(WorkerRecord, fenced_id), 64u);
   EXPECT_EQ(offsetof(WorkerRecord, left_id), 72u);
   EXPECT_EQ(offsetof(WorkerRecord, buried_id), 80u);
