@@ -364,11 +364,12 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
-// Returns the connection whose driver has taken the queue pair, and has not accepted with it.
-uint32_t ConnectionManager::FindTaken(uint32_t number) const {
+// Returns the connection, but not `except`, whose record names the queue pair: its driver has
+// taken it, or may accept with it.
+uint32_t ConnectionManager::FindNaming(uint32_t number, uint32_t except) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
-    const bool exists = connections_[i].phase != Phase::kNone;
-    if (exists && arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return i;
+    if (i == except || connections_[i].phase == Phase::kNone) continue;
+    if (arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return i;
   }
   return kNoConnection;
 }
@@ -401,7 +402,7 @@ void ConnectionManager::ArmLimits() {
 void ConnectionManager::OnDeviceEvent(verbs::DeviceEvent event) {
   uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
-    if (index == kNoConnection && pool_.makes()) index = FindTaken(event.qp_number);
+    if (index == kNoConnection && pool_.makes()) index = FindNaming(event.qp_number, kNoConnection);
     if (index != kNoConnection) Tell(index, NoticeKind::kHoldsNoReceive);
     return;
   }
@@ -598,17 +599,11 @@ void ConnectionManager::SpendNeverConnected(uint32_t index, bool rests) {
   if (found < 0) return;
   const auto place = static_cast<uint32_t>(found);
   const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
-  if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
-  if (Occupy(index, shard, number) >= 0) Spend(shard, place, rests);
-}
-
-// Returns true if another connection's record names the queue pair and may be accepted with it.
-bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) const {
-  for (uint32_t i = 0; i < connections_.size(); ++i) {
-    if (i == index || connections_[i].phase == Phase::kNone) continue;
-    if (arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return true;
+  // Another connection whose record names the queue pair may be accepted with it.
+  if (PooledState(state) != PooledState::kTaken || FindNaming(number, index) != kNoConnection) {
+    return;
   }
-  return false;
+  if (Occupy(index, shard, number) >= 0) Spend(shard, place, rests);
 }
 
 // Spends queue pairs that ended connections had from their drivers and that no record names any
@@ -619,10 +614,10 @@ void ConnectionManager::SpendForgotten() {
     for (uint32_t place = 0; place < pool_.places(shard); ++place) {
       const auto state = PooledState(arena::LoadAcquire(arena_->pooled(shard, place).state));
       if (state != PooledState::kTaken && state != PooledState::kLent) continue;
-      if (occupied_[shard][place] != 0 || pool_.at(shard, place) == nullptr) continue;
+      if (occupied_[shard][place] != 0) continue;
       const verbs::QueuePair& queue_pair = *pool_.at(shard, place);
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
-      if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
+      if (FindNaming(queue_pair.number(), kNoConnection) != kNoConnection) continue;
       occupied_[shard][place] = kNoConnection;
       Spend(shard, place, /*rests=*/true);
     }

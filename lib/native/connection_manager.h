@@ -130,7 +130,6 @@ class ConnectionManager {
   void GiveBack(uint32_t shard, uint32_t place);
   void Spend(uint32_t shard, uint32_t place, bool rests);
   void SpendNeverConnected(uint32_t connection, bool rests);
-  bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
   void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);
   bool RenewQueuePairs();
@@ -145,7 +144,7 @@ class ConnectionManager {
   std::string AnswerOf(uint32_t connection) const;
   uint32_t LeastUsedShard() const;
   uint32_t FindQueuePair(uint32_t number) const;
-  uint32_t FindTaken(uint32_t number) const;
+  uint32_t FindNaming(uint32_t number, uint32_t except) const;
 
   arena::Arena* arena_;
   verbs::Device* device_;

@@ -245,8 +245,7 @@ void BrokeredShards::GoOn() {
     if (!ownership.owned()) GiveToHeir(ownership.shard());
   }
   // The dead one had moved a shard, or taken note of a sleeper, and may have woken nobody.
-  wakes_.NotifyAll();
-  wakes_.WakeNotified();
+  wakes_.WakeAll();
 }
 
 // The first commit may be applied, and not noted.

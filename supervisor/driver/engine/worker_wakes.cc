@@ -21,8 +21,15 @@ void WorkerWakes::Remove(uint32_t slot) {
   workers_[slot] = Worker{};
 }
 
-void WorkerWakes::NotifyAll() {
-  for (uint32_t slot = 0; slot < workers_.size(); ++slot) Notify(slot);
+// A full socket is readable already; a closed one is its worker's problem.
+void WorkerWakes::Wake(const Worker& worker) {
+  (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void WorkerWakes::WakeAll() {
+  for (const Worker& worker : workers_) {
+    if (worker.wake) Wake(worker);
+  }
 }
 
 void WorkerWakes::WakeSleepers() {
@@ -36,8 +43,7 @@ void WorkerWakes::WakeSleepers() {
     uint32_t& sleeping = arena_->worker(slot).sleeping;
     if (!worker.wake || arena::LoadRelaxed(sleeping) == 0) continue;
     arena::StoreRelaxed(sleeping, 0u);
-    // A full socket is readable already; a closed one is its worker's problem.
-    (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    Wake(worker);
   }
 }
 

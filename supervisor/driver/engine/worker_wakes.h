@@ -25,10 +25,11 @@ class WorkerWakes {
 
   // Called when the worker has something new. If it sleeps, the next WakeNotified() wakes it.
   void Notify(uint32_t slot) { workers_[slot].notify = any_notified_ = true; }
-  void NotifyAll();
   void WakeNotified() {
     if (any_notified_) WakeSleepers();
   }
+  // Wakes all, also those of whose sleep another driver has taken note and not woken them.
+  void WakeAll();
 
   // Fills `entries`, which has room for all workers, with the sockets that wake the engine, for
   // poll(2). Returns their number. Pass the polled entries to TakeSignals() before any other
@@ -44,6 +45,7 @@ class WorkerWakes {
   };
 
   void WakeSleepers();
+  static void Wake(const Worker& worker);
 
   arena::Arena* arena_;
   std::vector<Worker> workers_;  // by slot

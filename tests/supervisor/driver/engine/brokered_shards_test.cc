@@ -366,6 +366,7 @@ TEST_F(BrokeredShardsTest, shouldWakeASleeperThatMissedItsShard) {
   ASSERT_NO_FATAL_FAILURE(ShareShards(other));
   const Place heir = Ready(2);  // owns none, so it follows
   arena_->worker(heir.slot).sleeping = 1;
+  before_going_on_ = [&] { arena_->worker(heir.slot).sleeping = 0; };  // noted, and not woken
   dies_at = "change-given";
   End(owner);
   EXPECT_EQ(deaths_, 1);

@@ -67,6 +67,14 @@ TEST_F(WorkerWakesTest, shouldWakeWhoSleepsAndHasSomethingNewOnce) {
   EXPECT_FALSE(WasWoken(1));
 }
 
+TEST_F(WorkerWakesTest, shouldWakeAllWhoeverSleeps) {
+  Add(0);
+  Add(2);
+  wakes_.WakeAll();
+  EXPECT_TRUE(WasWoken(0));
+  EXPECT_TRUE(WasWoken(2));
+}
+
 TEST_F(WorkerWakesTest, shouldListenNoMoreToWhoHasClosedItsEnd) {
   Add(0);
   Add(2);
