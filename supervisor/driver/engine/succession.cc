@@ -223,13 +223,14 @@ bool Succession::NoteRelease(uint32_t shard) {
   return true;
 }
 
-// `gone`: looks for one whose epoch is over.
+// `gone`: looks for one whose epoch is over. Native workers can write an epoch that has never been.
 bool Succession::NoteFirstCommit(uint32_t shard, bool gone) {
   Known& known = shards_[shard].known;
   const arena::SuccessionRecord& change = arena_->succession(shard);
   const driver::Ownership& ownership = shards_[shard].ownership;
   const uint64_t served = arena::LoadAcquire(change.served_epoch);
-  if (served <= known.served || (served != ownership.epoch()) != gone) return false;
+  if (served <= known.served || served > ownership.epoch()) return false;
+  if ((served != ownership.epoch()) != gone) return false;
   if (gone && change.change_epoch != served) return false;  // nobody knows who it was
   if (!gone && served != known.epoch) return false;
   known.served = served;
