@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "lib/arena/atomic_access.h"
 #include "tests/worker/worker_fixture.h"
 
 namespace baton {
@@ -288,7 +289,8 @@ TEST_F(HandoffTest, shouldReleaseNoShardIntoWhichAnOpenTransactionAccepts) {
   const uint32_t into = 1 - from->index();
   auto moved = std::async(std::launch::async, [&] { return keeper.Handoff(other->id(), {into}); });
   const arena::Arena& arena = keeper.engine().arena();
-  ASSERT_TRUE(Until([&] { return arena.shard(into).owner.release_requested != 0; }));
+  ASSERT_TRUE(
+      Until([&] { return arena::LoadRelaxed(arena.shard(into).owner.release_requested) != 0; }));
   for (int i = 0; i < 100; ++i) Turn();
   EXPECT_EQ(first.shards.size(), 2u);
   ASSERT_EQ(from->Commit(), absl::OkStatus());
