@@ -26,9 +26,7 @@ int OwnershipChanges::Handle() {
       ++handled;
     }
     if (ours && !shards_->Owns(*shard)) handled += Adopt(*shard, epoch);
-    if (shards_->Owns(*shard) && arena::LoadAcquire(record.release_requested) == epoch) {
-      handled += ReleaseUnlessAwaited(*shard);
-    }
+    if (IsAskedToRelease(*shard)) handled += ReleaseUnlessAwaited(*shard);
   }
   return handled;
 }
@@ -111,10 +109,14 @@ void OwnershipChanges::LoseAll() {
   }
 }
 
+bool OwnershipChanges::IsAskedToRelease(const Shard& shard) const {
+  const uint64_t& asked = arena_->shard(shard.index_).owner.release_requested;
+  return shards_->Owns(shard) && arena::LoadAcquire(asked) == shard.epoch_;
+}
+
 bool OwnershipChanges::IsReleaseDue() const {
   return std::any_of(shards_->all().begin(), shards_->all().end(), [this](const auto& shard) {
-    const uint64_t asked = arena::LoadAcquire(arena_->shard(shard->index_).owner.release_requested);
-    return shards_->Owns(*shard) && asked == shard->epoch_ && !shards_->AwaitsMove(*shard);
+    return IsAskedToRelease(*shard) && !shards_->AwaitsMove(*shard);
   });
 }
 

@@ -44,6 +44,7 @@ class OwnershipChanges {
  private:
   void NoteStopRequest();
   bool Adopt(Shard& shard, uint64_t epoch);
+  bool IsAskedToRelease(const Shard& shard) const;
   bool IsReleaseDue() const;
   bool ReleaseUnlessAwaited(Shard& shard);
   void Release(Shard& shard);

@@ -98,7 +98,7 @@ bool BrokeredShards::HasEnded(uint32_t slot) const {
 
 // ---------------------------------------------------------------- the end of an owner
 
-void BrokeredShards::OnEnded(uint32_t, uint64_t) {
+void BrokeredShards::OnEnded() {
   Run([this] { TakeFromEnded(); });
 }
 
@@ -112,7 +112,7 @@ void BrokeredShards::TakeFromEnded() {
   }
 }
 
-void BrokeredShards::OnDead(uint32_t, uint64_t) {
+void BrokeredShards::OnDead(uint32_t) {
   Run([this] { FreeBanksOfTheDead(); });
 }
 
@@ -144,7 +144,7 @@ void BrokeredShards::TakeFrom(uint32_t slot) {
     GiveToHeir(shard);
   }
   wakes_.WakeNotified();
-  Report(std::move(ended));
+  for (Ended& one : ended) Report(std::move(one));
 }
 
 // The cut: what the owner publishes from here on does not count. Its death is counted before the
@@ -154,19 +154,17 @@ BrokeredShards::Ended BrokeredShards::End(uint32_t shard) {
   driver::Ownership& ownership = ownerships_[shard];
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
   wakes_.Notify(ownership.owner_slot());  // the former owner learns that it lost the shard
-  // What a fenced worker says of its release is not believed.
+  // A fenced worker's release is not believed.
   ownership.End(!change_->IsDeath(ownership) &&
                 !WasFenced(arena_, arena_.succession(shard).former_worker_id));
   BATON_CRASH_POINT("change-ended");
   return {shard, change_->CountDeath(ownership, options_.poison_deaths)};
 }
 
-void BrokeredShards::Report(std::vector<Ended> all) {
-  for (Ended& ended : all) {
-    BATON_CRASH_POINT("change-before-report");
-    const driver::Ownership& ownership = ownerships_[ended.shard];
-    change_->Report(ownership, std::nullopt, ownership.owner_id(), std::move(ended.poisoned));
-  }
+void BrokeredShards::Report(Ended ended) {
+  BATON_CRASH_POINT("change-before-report");
+  const driver::Ownership& ownership = ownerships_[ended.shard];
+  change_->Report(ownership, std::nullopt, ownership.owner_id(), std::move(ended.poisoned));
 }
 
 // ---------------------------------------------------------------- what owners commit
@@ -184,8 +182,7 @@ void BrokeredShards::OnReleased(uint32_t shard) {
   has_released_[ownerships_[shard].owner_slot()] = 1;
   ApplyAcceptsInto(shard);
   change_->Begin(ownerships_[shard]);
-  std::vector<Ended> ended;
-  ended.push_back(End(shard));
+  Ended ended = End(shard);
   GiveToHeir(shard);
   wakes_.WakeNotified();
   Report(std::move(ended));
@@ -269,9 +266,7 @@ void BrokeredShards::ReportIfDue(const driver::Ownership& ownership) {
   const bool has_ended = arena_.shard(shard).owner.cut_epoch == change_epoch &&
                          (!ownership.owned() || ownership.epoch() != change_epoch);
   if (change_epoch == 0 || !has_ended || change_->IsReported(ownership)) return;
-  std::vector<Ended> ended;
-  ended.push_back({shard, change_->CountDeath(ownership, options_.poison_deaths)});
-  Report(std::move(ended));
+  Report({shard, change_->CountDeath(ownership, options_.poison_deaths)});
 }
 
 }  // namespace baton::driver_process

@@ -17,10 +17,10 @@
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/engine_listener.h"
+#include "supervisor/driver/engine/service_options.h"
 #include "supervisor/driver/engine/shard_change.h"
 #include "supervisor/driver/engine/shard_drivers.h"
 #include "supervisor/driver/engine/shard_reports.h"
-#include "supervisor/driver/engine/succession.h"
 #include "supervisor/driver/engine/worker_wakes.h"
 
 namespace baton::driver_process {
@@ -55,8 +55,8 @@ class BrokeredShards final : public ShardDrivers {
   bool heirs_claim() const override { return false; }
   void OnHeir(uint32_t, uint32_t) override {}
   std::string Give(uint32_t shard, uint32_t slot) override;
-  void OnEnded(uint32_t slot, uint64_t id) override;
-  void OnDead(uint32_t slot, uint64_t id) override;
+  void OnEnded() override;
+  void OnDead(uint32_t slot) override;
 
   // Called when the owner's next transaction was applied. `released`: that transaction gave the
   // shard up, and the shard may have a successor already.
@@ -85,7 +85,7 @@ class BrokeredShards final : public ShardDrivers {
   void OnReleased(uint32_t shard);
   void ApplyAcceptsInto(uint32_t shard);
   Ended End(uint32_t shard);
-  void Report(std::vector<Ended> all);
+  void Report(Ended ended);
   void NoteFirstCommit(const driver::Ownership& ownership);
   void ReportIfDue(const driver::Ownership& ownership);
   std::string GiveToHeir(uint32_t shard);

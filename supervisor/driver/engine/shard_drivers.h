@@ -23,10 +23,12 @@ class ShardDrivers {
   // Gives the shard, which nobody owns, to the worker in `slot`, which is its heir. Returns why it
   // has to wait; empty: it does not.
   virtual std::string Give(uint32_t shard, uint32_t slot) = 0;
-  // All registered threads of the worker are dead, or it has detached: it writes no more.
-  virtual void OnEnded(uint32_t slot, uint64_t id) = 0;
-  // The worker's process is dead. No word may name its slot after this call.
-  virtual void OnDead(uint32_t slot, uint64_t id) = 0;
+  // A worker has ended, which WorkerRecord::ended_id names: all its registered threads are dead, or
+  // it has detached, and it writes no more.
+  virtual void OnEnded() = 0;
+  // The process of the worker that WorkerRecord::dead_id of `slot` names is dead. No word may name
+  // the slot after this call.
+  virtual void OnDead(uint32_t slot) = 0;
 };
 
 }  // namespace baton::driver_process

@@ -111,7 +111,7 @@ void Succession::WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause)
   if (cause != kCrash) ExplainDeath(slot, id, cause);
   if (cause == kDetached) PardonDeath(slot, id);
   arena::StoreRelease(arena_->worker_record(slot).ended_id, id);
-  drivers_->OnEnded(slot, id);
+  drivers_->OnEnded();
   LookAtShards();
   NameHeirs();
 }
@@ -123,7 +123,7 @@ void Succession::WorkerDead(uint32_t slot, uint64_t id) {
   roster_.Remove(slot);
   wakes_.Remove(slot);
   arena::StoreRelease(arena_->worker_record(slot).dead_id, id);
-  drivers_->OnDead(slot, id);
+  drivers_->OnDead(slot);
   LookAtShards();
   NameHeirs();
 }
@@ -334,11 +334,6 @@ uint32_t Succession::ClaimantOrOwner(uint32_t shard) const {
   return slot < arena_->shape().workers ? slot : arena::kNobody;
 }
 
-void Succession::NotifyClaimantOrOwner(uint32_t shard) {
-  const uint32_t slot = ClaimantOrOwner(shard);
-  if (slot != arena::kNobody) wakes_.Notify(slot);
-}
-
 Roster::Vacancy Succession::VacancyOf(uint32_t shard) const {
   const ShardState& state = shards_[shard];
   return {state.state_version, state.handoff_worker_id, ClaimantOrOwner(shard)};
@@ -375,19 +370,18 @@ void Succession::Give(uint32_t shard) {
 // The shards of one owner are spread over its heirs, as if each heir had those before already.
 // Natively one heir inherits them all, because it may have to adopt them together (Claims::Next).
 void Succession::NameHeirs() {
-  constexpr uint32_t kUnnamed = arena::kNobody - 1;
-  std::vector<uint32_t> owners;
-  for (uint32_t shard = 0; shard < shard_count(); ++shard) owners.push_back(ClaimantOrOwner(shard));
-  for (uint32_t first = 0; first < shard_count(); ++first) {
-    if (owners[first] == kUnnamed) continue;
-    CountShards();
-    for (uint32_t shard = first; shard < shard_count(); ++shard) {
-      if (shard != first && owners[shard] != owners[first]) continue;
-      const uint32_t slot = roster_.Choose(VacancyOf(shard));
-      NameHeir(shard, slot);
-      if (slot != arena::kNobody && !drivers_->heirs_claim()) ++roster_[slot].shards;
-      if (shard != first) owners[shard] = kUnnamed;
-    }
+  std::vector<std::pair<uint32_t, uint32_t>> by_owner;  // native workers may claim meanwhile
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    by_owner.emplace_back(ClaimantOrOwner(shard), shard);
+  }
+  std::sort(by_owner.begin(), by_owner.end());
+  uint32_t former_owner = arena::kNobody;
+  for (const auto& [owner, shard] : by_owner) {
+    if (shard == by_owner.front().second || owner != former_owner) CountShards();
+    former_owner = owner;
+    const uint32_t slot = roster_.Choose(VacancyOf(shard));
+    NameHeir(shard, slot);
+    if (slot != arena::kNobody && !drivers_->heirs_claim()) ++roster_[slot].shards;
   }
 }
 
@@ -443,7 +437,8 @@ void Succession::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   BATON_CRASH_POINT("succession-before-asking");
   state.ownership.AskRelease(state.asked_epoch);
   BATON_CRASH_POINT("succession-release-asked");
-  NotifyClaimantOrOwner(shard);
+  const uint32_t owner = ClaimantOrOwner(shard);
+  if (owner != arena::kNobody) wakes_.Notify(owner);
   wakes_.WakeNotified();
 }
 

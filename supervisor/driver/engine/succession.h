@@ -24,18 +24,6 @@
 
 namespace baton::driver_process {
 
-// An operator configures these for brokered and native services alike.
-struct ServiceOptions {
-  // After a death, a successor starts only when the whole former process is proven dead. After a
-  // release it starts at once.
-  bool outside_effects = false;
-  // The engine's thread has this priority; in a native service, the workers' threads that notice
-  // deaths have it. 0: none.
-  int realtime_priority = 0;
-  // Deaths on one completion after which its connection is failed.
-  uint32_t poison_deaths = 3;
-};
-
 struct ShardOwner {
   uint64_t epoch = 0;
   uint64_t worker_id = 0;  // 0: nobody
@@ -120,8 +108,6 @@ class Succession {
   // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
   // wrote an invalid slot.
   uint32_t ClaimantOrOwner(uint32_t shard) const;
-  // Marks that worker for the next WakeNotified, because it has something new.
-  void NotifyClaimantOrOwner(uint32_t shard);
   // Notes why the last worker could not be run. SetReady() clears it.
   void NoteFailure(std::string why) { last_failure_ = std::move(why); }
 
@@ -130,7 +116,7 @@ class Succession {
   WorkerWakes wakes_;
 
  private:
-  // What is known of a shard's changes so far. The first four are epochs.
+  // A shard's changes, as far as they are known. The first four are epochs.
   struct Known {
     uint64_t epoch = 0;           // the last whose owner is known
     uint64_t served = 0;          // the last whose first commit is known

@@ -18,6 +18,7 @@
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/service_options.h"
 #include "supervisor/driver/engine/succession.h"
 #include "supervisor/driver/native/native_counters.h"
 #include "supervisor/driver/native/native_driver.h"

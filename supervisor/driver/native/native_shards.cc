@@ -27,7 +27,7 @@ std::string NativeShards::Give(uint32_t shard, uint32_t slot) {
 
 // Shards that nobody has claimed are given to another worker next, so that no ownership word names
 // the slot any more.
-void NativeShards::OnDead(uint32_t slot, uint64_t) {
+void NativeShards::OnDead(uint32_t slot) {
   for (driver::Ownership& ownership : ownerships_) {
     const uint64_t word = ownership.word();
     BATON_CRASH_POINT("native-before-vacating");

@@ -23,8 +23,8 @@ class NativeShards final : public ShardDrivers {
   bool heirs_claim() const override { return true; }
   void OnHeir(uint32_t shard, uint32_t slot) override;
   std::string Give(uint32_t shard, uint32_t slot) override;
-  void OnEnded(uint32_t, uint64_t) override {}
-  void OnDead(uint32_t slot, uint64_t id) override;
+  void OnEnded() override {}
+  void OnDead(uint32_t slot) override;
 
  private:
   const std::function<void(uint32_t slot)> wake_;

@@ -192,8 +192,8 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// What Succession stores for it to do is done by the driver that follows, in its order: the heir
-// was named before it ended.
+// The driver that follows does, in its own order, what Succession has stored for it: the heir was
+// named before it ended.
 TEST_F(BrokeredShardsTest, shouldGiveNothingToAnHeirThatHasEnded) {
   Make(/*outside_effects=*/true);
   const Place first = Ready(0), second = Ready(1);
@@ -319,6 +319,26 @@ TEST_F(BrokeredShardsTest, shouldKnowThatAnOwnerServedWhichHasReleasedSince) {
   EXPECT_EQ(OwnerOf(0), first.id);
 }
 
+// Peers wait from the first owner's end on.
+TEST_F(BrokeredShardsTest, shouldMeasureTheBlackoutFromTheEndOfWhoServedLast) {
+  Make(/*outside_effects=*/false, /*shards=*/1);
+  const Place first = Ready(0), second = Ready(1), third = Ready(2);
+  ASSERT_NO_FATAL_FAILURE(Adopt(0));
+  End(first);
+  const uint64_t begun = arena_->succession(0).change_begun_ns;
+  const uint64_t heir = OwnerOf(0);
+  writers_[0].Begin(EpochOf(0));
+  writers_[0].Release().Publish();  // it could not adopt the shard
+  engine_->Turn();
+  ASSERT_NE(OwnerOf(0), heir);
+  ASSERT_NE(OwnerOf(0), 0u);
+  EXPECT_EQ(arena_->succession(0).change_begun_ns, begun);
+  ASSERT_NO_FATAL_FAILURE(Adopt(0));
+  const Place last = Ready(3);
+  ASSERT_NO_FATAL_FAILURE(HandOver(0, last));
+  EXPECT_NE(arena_->succession(0).change_begun_ns, begun);
+}
+
 // Both owners release in one turn, unasked, and each is the other's heir.
 TEST_F(BrokeredShardsTest, shouldGiveNothingToWhoHasJustReleased) {
   Make(/*outside_effects=*/false);
@@ -330,7 +350,7 @@ TEST_F(BrokeredShardsTest, shouldGiveNothingToWhoHasJustReleased) {
   EXPECT_FALSE(engine_->succession().IsReady(first.slot));
 }
 
-// What a fenced worker says of its release is not believed.
+// A fenced worker's release is not believed.
 TEST_F(BrokeredShardsTest, shouldAwaitTheDeathOfAFencedWorkerThatHadReleased) {
   Make(/*outside_effects=*/false);
   const Place owner = Ready(0);
