@@ -137,6 +137,23 @@ TEST_F(OwnershipTest, shouldGiveAgainWhatADeadDriverHasNotGiven) {
   }
 }
 
+// A bank before the prepared one has become free meanwhile: taking it would leave a writer behind.
+TEST_F(OwnershipTest, shouldBeginTheEpochThatADeadDriverHasPrepared) {
+  ownership.GiveTo(0, 1);
+  ownership.End(/*released=*/false);
+  arena.succession(0).writers[2] = kAnn;
+  const uint64_t before = record.ownership;
+  ownership.GiveTo(kBobsSlot, kBob);
+  ASSERT_EQ(ownership.epoch(), 3u);
+  record.ownership = before;
+  Ownership next(&arena, 0);
+  next.ProveDead(kAnn);
+  next.GiveTo(kAnnsSlot, 30);
+  EXPECT_EQ(next.epoch(), 3u);
+  EXPECT_EQ(arena.succession(0).writers[3], 30u);
+  EXPECT_EQ(arena.succession(0).writers[2], 0u);
+}
+
 // It had noted the release, and died before the word said so.
 TEST_F(OwnershipTest, shouldEndAgainWhatADeadDriverHasEndedInPart) {
   ownership.GiveTo(kAnnsSlot, kAnn);
