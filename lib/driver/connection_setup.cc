@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "lib/driver/connection_state.h"
@@ -117,7 +116,6 @@ void ConnectionSetup::OnEstablished(uint32_t index) {
   connection.initiator_depth = depths.ours;
   connection.responder_resources = depths.theirs;
   connection.was_established = 1;
-  state_.slots[index].established_ns = MonotonicNanoseconds();
   if (!state_.LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess)) return;
   SetState(connection, ConnectionState::kEstablished);
   BATON_CRASH_POINT("driver-established");

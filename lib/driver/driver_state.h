@@ -75,12 +75,11 @@ struct ShardQueue {
 
 // Process-private part of a connection slot. All but the text can be derived from the arena.
 struct ConnectionSlot {
-  bool sends_held = false;      // until a marker resolves the ambiguous sends
-  bool receives_held = false;   // until the spares have completed
-  bool ending = false;          // in DriverState::ending
-  bool unnoticed = false;       // begun by DriverState::BeginUnnoticed
-  bool stop_refused = false;    // its device refuses to put the queue pair in the error state
-  uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
+  bool sends_held = false;     // until a marker resolves the ambiguous sends
+  bool receives_held = false;  // until the spares have completed
+  bool ending = false;         // in DriverState::ending
+  bool unnoticed = false;      // begun by DriverState::BeginUnnoticed
+  bool stop_refused = false;   // its device refuses to put the queue pair in the error state
   // MonotonicNanoseconds() when it was abandoned, or its stop refused; 0: not by this driver
   uint64_t abandoned_ns = 0;
   std::string end_reason;

@@ -131,10 +131,6 @@ class QueueDriver {
   const ShardCounters& counters(uint32_t shard) const {
     return parts_->state.shards[shard].counters;
   }
-  // MonotonicNanoseconds() when it was established; 0: not established by this driver.
-  uint64_t established_ns(uint32_t connection) const {
-    return parts_->state.slots[connection].established_ns;
-  }
   const RecoveryCounters& recovery() const { return parts_->state.recovery; }
   // The number of work requests in the transaction that ApplyNext() applied last.
   size_t requests_applied() const { return parts_->commits.requests_applied(); }

@@ -323,6 +323,7 @@ int ConnectionManager::Occupy(uint32_t index, uint32_t shard, uint32_t number) {
 
 void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
+  connection.established_ns = MonotonicNanoseconds();
   const verbs::ReadDepths depths = connection.id->depths();
   arena::ManagedConnection& told = arena_->managed_connection(index);
   told.initiator_depth = depths.ours;

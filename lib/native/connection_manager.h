@@ -62,6 +62,10 @@ class ConnectionManager {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
   uint32_t connections_of(uint32_t shard) const { return used_[shard]; }
+  // MonotonicNanoseconds() when the connection in the slot was established; 0: it was not.
+  uint64_t established_ns(uint32_t connection) const {
+    return connections_[connection].established_ns;
+  }
   // See QueueDriver::SetGate.
   void SetGate(driver::ConnectionGate* gate) { gate_ = gate; }
   // Counts the pool's queue pairs.
@@ -85,6 +89,7 @@ class ConnectionManager {
     uint32_t shard = 0;
     uint32_t first_shard = 0;                                         // where it was requested
     verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // as reported with kEnded
+    uint64_t established_ns = 0;                                      // 0: not yet
     int pooled = -1;  // place of its queue pair in the pool of `pooled_shard`; -1: none yet
     uint32_t pooled_shard = 0;
     std::unique_ptr<verbs::ConnectionId> id;

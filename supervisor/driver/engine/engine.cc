@@ -1,7 +1,6 @@
 #include "supervisor/driver/engine/engine.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/pauses.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/driver/device_objects.h"
@@ -24,11 +22,15 @@ namespace {
 
 // Notices of the connection manager in one turn: peers and the network decide how many there are.
 constexpr int kNoticesPerTurn = 128;
-constexpr uint32_t kRealtimeYieldMicroseconds = 10;
-// A busy engine times one turn in this many: reading a clock costs as much as a work request.
-constexpr uint64_t kTimedTurns = 64;
 
 }  // namespace
+
+uint32_t YieldMicroseconds(const EngineOptions& options) {
+  constexpr uint32_t kRealtimeMicroseconds = 10;
+  return options.realtime_priority == 0
+             ? options.yield_microseconds
+             : std::min(options.yield_microseconds, kRealtimeMicroseconds);
+}
 
 Engine::Engine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                const EngineOptions& options)
@@ -104,41 +106,8 @@ void Engine::Loop() {
       listener_->OnEvent("no_realtime_priority", std::string(MessageOf(status)), 0, -1, -1);
     }
   }
-  YieldBudget budget(options_.realtime_priority > 0
-                         ? std::min(options_.yield_microseconds, kRealtimeYieldMicroseconds)
-                         : options_.yield_microseconds);
-  started_ns_ = MonotonicNanoseconds();
-  while (!stop_.load(std::memory_order_relaxed)) {
-    const bool idle = idle_since_ != 0;
-    const bool timed =
-        idle || load_.turns % kTimedTurns == 0 || has_posted_.load(std::memory_order_relaxed);
-    const uint64_t start = timed ? MonotonicNanoseconds() : 0;
-    const bool worked = Turn();
-    if (worked) ++load_.turns;
-    if (worked && timed) {
-      const uint64_t end = MonotonicNanoseconds();
-      load_.turn.Record(end - start);
-      if (idle) {
-        budget.NoteWait(end - idle_since_);
-        EndIdle(start);
-      }
-    }
-    if ((idle_since_ == 0 && Glance(worked)) || worked) continue;
-    const uint64_t now = idle ? start : MonotonicNanoseconds();
-    if (idle_since_ == 0) idle_since_ = now;
-    if (now - idle_since_ < budget.nanoseconds()) {
-      sched_yield();
-      continue;
-    }
-    if (BeginSleep()) {
-      AwaitSignal(broker_.LongestSleepMs());
-    } else {
-      // Work came in the last moment, or a notification could not be requested.
-      budget.NoteWait(now - idle_since_);
-      EndIdle(now);
-    }
-    EndSleep();
-  }
+  TurnLoop<Engine> loop(this, &times_, YieldMicroseconds(options_));
+  loop.Run(stop_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
@@ -147,17 +116,9 @@ void Engine::Loop() {
   RunPosted();  // a thread may wait for it in Run()
 }
 
-void Engine::EndIdle(uint64_t now) {
-  idle_ns_ += now - idle_since_;
-  idle_since_ = 0;
-}
-
-const EngineLoad* Engine::load() {
-  if (!started_) return nullptr;
-  const uint64_t now = MonotonicNanoseconds();
-  const uint64_t idle = idle_ns_ + (idle_since_ == 0 ? 0 : now - idle_since_);
-  load_.busy_ns = now - started_ns_ - idle;
-  return &load_;
+std::optional<EngineLoad> Engine::load() {
+  if (!started_) return std::nullopt;
+  return times_.At(MonotonicNanoseconds());
 }
 
 bool Engine::Turn() {
@@ -176,26 +137,13 @@ bool Engine::Turn() {
 bool Engine::TurnShards() {
   const bool worked = broker_.TurnShards();
   NoticeChanges();
+  if (worked) succession_.wakes().WakeNotified();
   return worked;
 }
 
 void Engine::NoticeChanges() {
   if (broker_.TakeChanges()) [[unlikely]]
     succession_.LookAtShards();
-}
-
-// Looks at the shards a few times without system calls, because an owner that was just served is
-// about to commit. `once`: looks once, because there may be other work.
-bool Engine::Glance(bool once) {
-  for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
-    if (TurnShards()) {
-      succession_.wakes().WakeNotified();
-      return true;
-    }
-    if (once) return false;
-    Pause();
-  }
-  return false;
 }
 
 void Engine::Drive(uint32_t shard) {
@@ -268,6 +216,23 @@ void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVer
                        Standing standing) {
   ServiceEngine::AddWorker(slot, id, std::move(wake), versions, standing);
   broker_.RefillBudget(slot);
+}
+
+void Engine::WatchWorker(uint32_t slot, uint64_t id, pid_t process) {
+  if (!watcher_) {
+    watcher_.emplace(
+        arena_, options_.realtime_priority,
+        [this](uint32_t of, uint64_t dead) {
+          if (options_.outside_effects) return;  // its whole process has to be dead
+          Post([this, of, dead] { succession_.WorkerEnded(of, dead, "crash"); });
+        },
+        [this](uint32_t of, uint64_t marked) { listener_->OnThreadEnded(of, marked); });
+  }
+  watcher_->Watch(slot, id, process);
+}
+
+void Engine::ForgetWorker(uint32_t slot) {
+  if (watcher_) watcher_->Forget(slot);
 }
 
 uint32_t Engine::DisconnectAll(std::string_view why) {

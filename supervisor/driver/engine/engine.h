@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "lib/native/local_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/broker.h"
+#include "supervisor/driver/engine/death_watcher.h"
 #include "supervisor/driver/engine/registrar.h"
 #include "supervisor/driver/engine/service_engine.h"
 #include "supervisor/driver/engine/succession.h"
@@ -36,6 +38,9 @@ struct EngineOptions : BrokerOptions {
   // A simulation sets this, so that its driver can die.
   std::function<void(native::LocalDriver*)> wrap_driver;
 };
+
+// Returns how long the loop may yield before it sleeps.
+uint32_t YieldMicroseconds(const EngineOptions& options);
 
 class Engine final : public ServiceEngine, private native::LocalObserver {
  public:
@@ -55,8 +60,12 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   // ---- The rest is for the engine's thread. A simulation that has not started the engine drives
   // it with these instead.
 
-  // Does everything that is to be done, in one pass. Returns whether there was something.
+  // See TurnLoop.
   bool Turn();
+  bool TurnShards();
+  bool HasPosted() const { return has_posted_.load(std::memory_order_relaxed); }
+  int LongestSleepMs() { return broker_.LongestSleepMs(); }
+  uint32_t shard_count() const { return arena_->shape().shards; }
   // With owners_drive, the owner of the shard calls this: it applies what the owner has committed,
   // and moves completions to its log.
   void Drive(uint32_t shard);
@@ -71,6 +80,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   const Succession& succession() const override { return succession_; }
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
                  Standing standing = Standing::kFirst) override;
+  void WatchWorker(uint32_t slot, uint64_t id, pid_t process) override;
+  void ForgetWorker(uint32_t slot) override;
 
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
@@ -85,13 +96,13 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   void SetPoisonDeaths(uint32_t deaths) override { broker_.shards().SetPoisonDeaths(deaths); }
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
-    return driver_->established_ns(connection);
+    return local_->manager().established_ns(connection);
   }
   uint32_t connection_count() const override { return local_->manager().connection_count(); }
   uint32_t connections_of(uint32_t shard) const override {
     return local_->manager().connections_of(shard);
   }
-  const EngineLoad* load() override;
+  std::optional<EngineLoad> load() override;
   driver::ObjectCounts device_objects() const override { return local_->manager().Count(); }
 
   driver::QueueDriver& driver() { return *driver_; }
@@ -104,11 +115,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   driver::DeviceObjects* objects() const override { return local_->objects(); }
 
   void Loop();
-  void EndIdle(uint64_t now);
   bool RunPosted();
-  bool TurnShards();
   void NoticeChanges();
-  bool Glance(bool once);
   bool HandleNotices();
   absl::Status CheckNotLost() const {
     return broker_.is_lost() ? broker_.why_lost() : absl::OkStatus();
@@ -124,11 +132,8 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   std::unique_ptr<native::LocalDriver> local_;
   driver::QueueDriver* driver_ = nullptr;  // that of `local_`
   Succession succession_;
-  Broker broker_;    // carries out what `succession_` decides
-  EngineLoad load_;  // busy_ns is up to date in load() alone
-  uint64_t started_ns_ = 0;
-  uint64_t idle_ns_ = 0;     // in all, before idle_since_
-  uint64_t idle_since_ = 0;  // 0: the engine is not idle
+  Broker broker_;  // carries out what `succession_` decides
+  TurnTimes times_;
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_
@@ -139,6 +144,7 @@ class Engine final : public ServiceEngine, private native::LocalObserver {
   std::thread thread_;
   // Null: the device registers memory on the engine's thread, which waits for it.
   std::unique_ptr<Registrar> registrar_;
+  std::optional<DeathWatcher> watcher_;  // of workers; last: its thread uses the others
 };
 
 }  // namespace baton::driver_process

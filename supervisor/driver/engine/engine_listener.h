@@ -10,7 +10,7 @@
 
 namespace baton::driver_process {
 
-// Receives an engine's reports, on the engine's thread.
+// Receives an engine's reports, on the engine's thread unless it says otherwise.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;
@@ -18,6 +18,8 @@ class EngineListener {
                        int shard, int connection) = 0;
   // Called when the worker wrote what no correct worker writes. The listener must kill it.
   virtual void OnFenced(uint64_t worker_id) = 0;
+  // Called, on any thread, when a thread of the worker ended with a lock of the worker held.
+  virtual void OnThreadEnded(uint32_t /*slot*/, uint64_t /*worker_id*/) {}
   // Reports the outcome of a shard's work requests when an ownership ended. Called again when the
   // report changes.
   virtual void OnReport(uint32_t /*shard*/, const ReconciliationReport& /*report*/) {}

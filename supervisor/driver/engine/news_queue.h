@@ -72,8 +72,7 @@ class NewsQueue final : public EngineListener {
   void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
                 uint64_t blackout_ns) override;
   void OnFenced(uint64_t worker_id) override;
-  // Called, on any thread, when a thread of the worker ended with a lock of the worker held.
-  void OnThreadEnded(uint32_t slot, uint64_t worker_id);
+  void OnThreadEnded(uint32_t slot, uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 
  private:

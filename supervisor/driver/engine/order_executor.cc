@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/verbs/port_owner.h"
+#include "supervisor/driver/engine/death_watcher.h"
 #include "supervisor/driver/engine/describe.h"
 #include "supervisor/driver/engine/roster.h"
 
@@ -55,14 +57,6 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
       admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes),
       grants_(engine, admission_, held_descriptors_, news) {
   engine_.Run([this] { engine_.SetGate(&admission_); });
-  if (arena::IsNative(engine.arena().shape())) return;
-  watcher_ = std::make_unique<DeathWatcher>(
-      &engine.arena(), static_cast<int>(service.realtime_priority()),
-      [&engine, wait_for_process = service.outside_effects()](uint32_t slot, uint64_t id) {
-        if (wait_for_process) return;
-        engine.Post([&engine, slot, id] { engine.succession().WorkerEnded(slot, id, "crash"); });
-      },
-      [&news](uint32_t slot, uint64_t id) { news.OnThreadEnded(slot, id); });
 }
 
 internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order,
@@ -232,7 +226,7 @@ absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
   if (forks_ != nullptr) forks_->NoteAttached(worker.id());
   looked_at_[worker.slot()] = worker.id();
   // The worker has no lock yet, but the watcher has to know its process.
-  if (watcher_) watcher_->Watch(worker.slot(), worker.id(), worker.pid());
+  engine_.WatchWorker(worker.slot(), worker.id(), worker.pid());
   not_ready_[worker.slot()] = worker.pid();
   return absl::OkStatus();
 }
@@ -254,7 +248,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
     case Change::READY: {
       // The worker has its locks now.
       const pid_t pid = std::exchange(not_ready_[slot], 0);
-      if (watcher_ && pid != 0) watcher_->Watch(slot, id, pid);
+      if (pid != 0) engine_.WatchWorker(slot, id, pid);
       return succession.SetReady(slot);
     }
     case Change::ASK_TO_STOP:
@@ -274,7 +268,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
     case Change::DEAD:
       return succession.WorkerDead(slot, id);
     case Change::PLACE_LEFT:
-      if (watcher_) watcher_->Forget(slot);
+      engine_.ForgetWorker(slot);
       looked_at_[slot] = 0;
       last_requests_.erase(id);
       grants_.Forget(id);
@@ -542,7 +536,7 @@ void OrderExecutor::Describe(internal::Description* description) {
     handoffs.Merge(engine_.succession().handoff_blackout(i));
     failovers.Merge(engine_.succession().failover_blackout(i));
   }
-  if (const EngineLoad* const load = engine_.load()) {
+  if (const std::optional<EngineLoad> load = engine_.load()) {
     *description->mutable_engine() = DescribeLoad(*load);
   }
   *service->mutable_device_state() = DescribeDevice(engine_.device_info());

@@ -14,7 +14,6 @@
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/driver/engine/admission.h"
-#include "supervisor/driver/engine/death_watcher.h"
 #include "supervisor/driver/engine/descriptor_orders.h"
 #include "supervisor/driver/engine/grant_orders.h"
 #include "supervisor/driver/engine/held_descriptors.h"
@@ -107,9 +106,8 @@ class OrderExecutor {
 
   // The engine's thread uses the following.
   WorkerForks* const forks_;
-  std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
-  std::vector<pid_t> not_ready_;           // by slot: pid of a worker not ready yet; else 0
-  std::vector<uint64_t> looked_at_;        // by slot: worker that LookAtLocks checks; 0: none
+  std::vector<pid_t> not_ready_;     // by slot: pid of a worker not ready yet; else 0
+  std::vector<uint64_t> looked_at_;  // by slot: worker that LookAtLocks checks; 0: none
   // The last request for a listener or a connection, or to hold a descriptor, by worker.
   struct LastRequest {
     uint64_t number = 0;  // 0: none

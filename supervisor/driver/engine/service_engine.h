@@ -4,8 +4,11 @@
 #ifndef SUPERVISOR_DRIVER_ENGINE_SERVICE_ENGINE_H_
 #define SUPERVISOR_DRIVER_ENGINE_SERVICE_ENGINE_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,23 +17,15 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/latency_histogram.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/event_text.h"
 #include "supervisor/driver/engine/succession.h"
+#include "supervisor/driver/engine/turn_loop.h"
 
 namespace baton::driver_process {
-
-// How busy an engine's thread is. Thread-compatible.
-struct EngineLoad {
-  uint64_t busy_ns = 0;
-  uint64_t turns = 0;  // that found something to do
-  // Times the turns that ended an idle time or ran work of other threads, and one in 64 others.
-  LatencyHistogram turn;
-};
 
 class ServiceEngine {
  public:
@@ -64,6 +59,12 @@ class ServiceEngine {
     succession().AddWorker(slot, id, std::move(wake), versions, standing);
   }
 
+  // Has the deaths of this worker's threads noticed by its locks (DeathWatcher), if workers do not
+  // watch each other. Called when it is added and, because only then it has its locks, when it is
+  // ready. `process`: its pid.
+  virtual void WatchWorker(uint32_t /*slot*/, uint64_t /*id*/, pid_t /*process*/) {}
+  virtual void ForgetWorker(uint32_t /*slot*/) {}
+
   // See driver::ListenOnce and DeviceObjects.
   virtual absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
     return driver::ListenOnce(device_, objects(), address);
@@ -80,7 +81,8 @@ class ServiceEngine {
   virtual void SetGate(driver::ConnectionGate* gate) = 0;
   virtual uint32_t connection_count() const = 0;
   virtual uint32_t connections_of(uint32_t shard) const = 0;
-  virtual uint64_t established_ns(uint32_t) const { return 0; }
+  // See ConnectionManager.
+  virtual uint64_t established_ns(uint32_t connection) const = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;
   // The number of device objects that this process has made.
   virtual driver::ObjectCounts device_objects() const = 0;
@@ -102,8 +104,8 @@ class ServiceEngine {
   // Sets after how many deaths on one completion its connection is failed. Ignored in a native
   // service, whose workers count deaths themselves.
   virtual void SetPoisonDeaths(uint32_t /*deaths*/) {}
-  // Returns null if the engine has no thread of its own.
-  virtual const EngineLoad* load() { return nullptr; }
+  // Of the thread that drives the shards; none if workers do.
+  virtual std::optional<EngineLoad> load() { return std::nullopt; }
 
   const arena::Arena& arena() const { return *arena_; }
   // The device's state at the start, or at its last event.

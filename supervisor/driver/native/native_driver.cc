@@ -5,26 +5,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
-#include "lib/base/utf8.h"
 #include "lib/base/version.h"
+#include "supervisor/driver/engine/news_line.h"
 
 namespace baton::driver_process {
 namespace {
 
 using driver::CommitOutcome;
 
-constexpr int kNewsAtATime = 256;
 constexpr uint64_t kUnseen = ~uint64_t{0};
 
 // A turn handles at most this many notices of connections, because peers decide how many come.
@@ -35,30 +31,6 @@ constexpr uint32_t kNoticesPerTurn = 64;
 constexpr uint32_t kTurnsBetweenWakes = 1024;
 
 }  // namespace
-
-std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message) {
-  std::string line = absl::StrCat(View(kind), " ", shard, " ", connection, " ", View(message));
-  line.resize(std::min(line.size(), kNewsBytes));
-  return line;
-}
-
-void ReadNews(int pipe, const std::function<void(const News&)>& tell) {
-  std::array<char, kNewsBytes> line;
-  for (int i = 0; i < kNewsAtATime; ++i) {
-    const ssize_t got = read(pipe, line.data(), line.size());
-    if (got <= 0) return;
-    const std::vector<std::string> parts = absl::StrSplit(
-        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
-    News news;
-    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &news.shard) ||
-        !absl::SimpleAtoi(parts[2], &news.connection)) {
-      continue;
-    }
-    news.kind = ValidUtf8(parts[0], kNewsBytes);
-    news.message = ValidUtf8(parts[3], kNewsBytes);
-    tell(news);
-  }
-}
 
 NativeDriver::NativeDriver(NativeInheritance inheritance)
     : inheritance_(std::move(inheritance)),
@@ -157,7 +129,7 @@ void NativeDriver::WakeDriver() const { (void)eventfd_write(inheritance_.driver_
 
 void NativeDriver::Tell(std::string_view kind, int shard, int connection,
                         std::string_view message) const {
-  const std::string line = NewsLine(kind, shard, connection, message);
+  const std::string line = NewsLine(kind, message, 0, shard, connection);
   // A line that `baton-driver` does not take is lost.
   (void)!write(inheritance_.news, line.data(), line.size());
 }

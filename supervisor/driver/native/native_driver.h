@@ -57,20 +57,6 @@ struct NativeInheritance {
 // Kind of the news that a worker's process cannot run its object.
 inline constexpr std::string_view kWorkerFailed = "native_worker_failed";
 
-// A line of news is "<kind> <shard> <connection> <message>"; -1: none. A longer line is cut. A line
-// is one write to a pipe of packets (O_DIRECT, pipe(2)).
-inline constexpr size_t kNewsBytes = 1024;
-std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);
-
-struct News {
-  std::string kind;
-  int shard = -1, connection = -1;
-  std::string message;
-};
-// Passes the valid lines that have come to `baton-driver`'s end to `tell`, a bounded number per
-// call.
-void ReadNews(int pipe, const std::function<void(const News&)>& tell);
-
 class NativeDriver final : private driver::DriverObserver {
  public:
   static absl::StatusOr<std::unique_ptr<NativeDriver>> Create(NativeInheritance inheritance);

@@ -1,61 +1,35 @@
 #include "supervisor/driver/native/native_engine.h"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 
 namespace baton::driver_process {
 
-namespace {
-
-constexpr int kNewsPipeBytes = 1 << 20;  // a page for each line
-
-}  // namespace
-
 NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                            const ServiceOptions& options)
-    : ServiceEngine(arena, device, listener),
-      options_(options),
-      counters_(std::make_unique<NativeCounters>(arena)),
-      shards_(arena, [this](uint32_t slot) { Wake(slot); }),
-      succession_(arena, listener, options.outside_effects) {
-  succession_.SetDrivers(&shards_);
+    : HostEngine(arena, device, listener, options),
+      wakes_(arena->shape().workers),
+      shards_(arena, [this](uint32_t slot) { Wake(slot); }) {
+  succession().SetDrivers(&shards_);
 }
 
 absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena* arena,
                                                                    verbs::Device* device,
                                                                    EngineListener* listener,
                                                                    const ServiceOptions& options) {
-  BATON_RETURN_IF_ERROR(device->CheckForkable());
   std::unique_ptr<NativeEngine> engine(new NativeEngine(arena, device, listener, options));
   BATON_RETURN_IF_ERROR(engine->Open());
-  BATON_ASSIGN_OR_RETURN(engine->manager_,
-                         native::ConnectionManager::Create(
-                             arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
-                               const uint32_t slot = raw->succession_.ClaimantOrOwner(shard);
-                               if (slot != arena::kNobody) raw->Wake(slot);
-                             }));
+  for (FileDescriptor& wake : engine->wakes_) {
+    wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  }
   return engine;
-}
-
-absl::Status NativeEngine::Open() {
-  const auto open = [](FileDescriptor* descriptor) {
-    descriptor->Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    return *descriptor ? absl::OkStatus() : ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
-  };
-  BATON_RETURN_IF_ERROR(open(&wake_));
-  wakes_.resize(arena_->shape().workers);
-  for (FileDescriptor& wake : wakes_) BATON_RETURN_IF_ERROR(open(&wake));
-  // Unlike a socket, a pipe carries no descriptors, whose close here may wait.
-  BATON_ASSIGN_OR_RETURN(news_, MakePipe(O_DIRECT | O_NONBLOCK));
-  (void)fcntl(news_.writing.get(), F_SETPIPE_SZ, kNewsPipeBytes);
-  return absl::OkStatus();
 }
 
 // Nobody here reads the socket: a native worker writes to eventfds. So it can pass nothing that
@@ -70,35 +44,32 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   NativeInheritance inheritance;
   inheritance.arena = arena_;
   inheritance.device = device_;
-  inheritance.pool = &manager_->pool();
-  inheritance.objects = manager_->objects();
+  inheritance.pool = &manager().pool();
+  inheritance.objects = manager().objects();
   inheritance.slot = slot;
   inheritance.worker_id = worker_id;
-  inheritance.driver_wake = wake_.get();
+  inheritance.driver_wake = wake_fd();
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
-  inheritance.news = news_.writing.get();
-  inheritance.realtime_priority = options_.realtime_priority;
-  inheritance.outside_effects = options_.outside_effects;
-  inheritance.poison_deaths = options_.poison_deaths;
+  inheritance.news = news_fd();
+  inheritance.realtime_priority = service_options().realtime_priority;
+  inheritance.outside_effects = service_options().outside_effects;
+  inheritance.poison_deaths = service_options().poison_deaths;
   return inheritance;
 }
 
-std::vector<int> NativeEngine::descriptors() const {
-  return {wake_.get(), news_.reading.get(), device_->event_fd()};
+void NativeEngine::Turn() {
+  HostEngine::Turn();
+  LookAtSharedReceives();
 }
 
-void NativeEngine::Turn() {
-  eventfd_t count;
-  (void)eventfd_read(wake_.get(), &count);
-  // The rest waits for the next turn, which follows at once.
-  if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
-  succession_.LookAtShards();
-  LookAtSharedReceives();
-  ReadNews(news_.reading.get(), [this](const News& news) {
-    if (news.kind == kWorkerFailed) succession_.NoteFailure(news.message);
-    listener_->OnEvent(news.kind, news.message, 0, news.shard, news.connection);
-  });
-  succession_.wakes().WakeNotified();
+void NativeEngine::OnNews(const News& news) {
+  if (news.kind == kWorkerFailed) succession().NoteFailure(news.message);
+  HostEngine::OnNews(news);
+}
+
+void NativeEngine::WakeDriver(uint32_t shard) {
+  const uint32_t slot = succession().ClaimantOrOwner(shard);
+  if (slot != arena::kNobody) Wake(slot);
 }
 
 void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }
@@ -108,17 +79,7 @@ void NativeEngine::LookAtSharedReceives() {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) == 0) return;
   }
-  listener_->OnDeviceLost(
-      absl::UnavailableError("the shared receive queues of all shards are broken"));
-}
-
-void NativeEngine::OnRefusedConnection(std::string_view why) {
-  TellRefused(why, MonotonicNanoseconds());
-}
-
-void NativeEngine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
-  const absl::Status told = TellDeviceEvent(event, connection);
-  if (!told.ok()) listener_->OnDeviceLost(told);
+  OnLost(absl::UnavailableError("the shared receive queues of all shards are broken"));
 }
 
 }  // namespace baton::driver_process

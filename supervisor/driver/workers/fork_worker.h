@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/driver/native/native_driver.h"
+#include "supervisor/driver/workers/forked_child.h"
 
 namespace baton::driver_process {
 
@@ -25,8 +26,7 @@ struct NativeProgram {
 };
 
 struct ForkedWorker {
-  pid_t pid = 0;
-  FileDescriptor pidfd;
+  ForkedChild process;
   FileDescriptor session;  // the keeper's end
 };
 
@@ -34,8 +34,7 @@ struct ForkedWorker {
 BatonNativeHost* HostOfThisProcess();
 
 // Forks a worker and sets `inheritance.session`. `output` becomes the worker's standard output and
-// error. The child reports its errors as news. kFailedPrecondition: this process has more than one
-// thread, so a lock could stay held for ever in the child.
+// error. The child reports its errors as news. Errors: see ForkChild.
 absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
                                         int output);
 

@@ -78,12 +78,12 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   BATON_ASSIGN_OR_RETURN(ForkedWorker worker,
                          ForkWorker(program, std::move(inheritance), output_.writing.get()));
   Process& process = processes_.emplace_back();
-  process.facts.set_pid(worker.pid);
+  process.facts.set_pid(worker.process.pid);
   process.facts.set_uid(program.uid.value_or(geteuid()));
   process.facts.set_gid(program.gid.value_or(getegid()));
   *process.facts.mutable_place() = order.place();
   *process.facts.mutable_program() = order.program();
-  process.pidfd = std::move(worker.pidfd);
+  process.pidfd = std::move(worker.process.pidfd);
   process.session = std::move(worker.session);
   process.forked_ns = MonotonicNanoseconds();
   const absl::Status given = Give(process, forked, sent);

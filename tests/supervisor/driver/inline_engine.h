@@ -29,6 +29,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   Succession& succession() override { return *this; }
   const Succession& succession() const override { return *this; }
 
+  uint64_t established_ns(uint32_t) const override { return 0; }
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) override {
     roster.Add(slot, id, versions, standing);

@@ -315,7 +315,7 @@ TEST_F(NativeEngineTest, shouldGiveAShardToTheFirstWorkerThatIsReady) {
 }
 
 TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
-  const std::string line = NewsLine(kWorkerFailed, -1, -1, "/kv.so: no such file");
+  const std::string line = NewsLine(kWorkerFailed, "/kv.so: no such file");
   ASSERT_GT(write(engine_->InheritanceOf(0, 1).news, line.data(), line.size()), 0);
   engine_->Turn();
   engine_->Turn();
@@ -328,7 +328,7 @@ TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
 
 // It goes on to control, which closes a session whose messages do not parse.
 TEST_F(NativeEngineTest, shouldTakeNoNewsThatIsNotUtf8) {
-  const std::string line = NewsLine(kWorkerFailed, -1, -1, "/\xff\xc3.so: \xe2\x82\xac");
+  const std::string line = NewsLine(kWorkerFailed, "/\xff\xc3.so: \xe2\x82\xac");
   ASSERT_GT(write(engine_->InheritanceOf(0, 1).news, line.data(), line.size()), 0);
   engine_->Turn();
   engine_->Turn();

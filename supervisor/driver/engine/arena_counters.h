@@ -1,6 +1,6 @@
-// Counts what the drivers of a native service's shards have done.
-#ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
-#define SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
+// Counts what the drivers of shards have done that run in other processes.
+#ifndef SUPERVISOR_DRIVER_ENGINE_ARENA_COUNTERS_H_
+#define SUPERVISOR_DRIVER_ENGINE_ARENA_COUNTERS_H_
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace baton::driver_process {
 
-// Counters of a native service's shards since its `baton-driver` started: what their drivers have
+// Counters of shards since their `baton-driver` started, by the arena: what their drivers have
 // done.
 //
 // Drivers count transactions and sent bytes in the record of the shard, and everything else in the
@@ -19,10 +19,10 @@ namespace baton::driver_process {
 // that has the connection: these counters never fall.
 //
 // Thread-compatible.
-class NativeCounters {
+class ArenaCounters {
  public:
   // `arena` outlives it.
-  explicit NativeCounters(const arena::Arena* arena);
+  explicit ArenaCounters(const arena::Arena* arena);
 
   // Returns what is done by now. Looks at every connection.
   driver::ShardCounters Of(uint32_t shard);
@@ -55,4 +55,4 @@ class NativeCounters {
 
 }  // namespace baton::driver_process
 
-#endif  // SUPERVISOR_DRIVER_NATIVE_NATIVE_COUNTERS_H_
+#endif  // SUPERVISOR_DRIVER_ENGINE_ARENA_COUNTERS_H_

@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/native_counters.h"
+#include "supervisor/driver/engine/arena_counters.h"
 #include "gtest/gtest.h"
 #include "lib/arena/arena.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -15,9 +15,9 @@ arena::ConnectionRecord& Establish(arena::Arena& arena, uint32_t generation, uin
   return record;
 }
 
-TEST(NativeCountersTest, shouldFallInNoShardWhenAConnectionMoves) {
+TEST(ArenaCountersTest, shouldFallInNoShardWhenAConnectionMoves) {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(2), "kv").value();
-  NativeCounters counters(&arena);
+  ArenaCounters counters(&arena);
   arena::ConnectionRecord& record = Establish(arena, 1, 0);
   record.send.committed = 5;
   record.send.posted = 4;
@@ -35,9 +35,9 @@ TEST(NativeCountersTest, shouldFallInNoShardWhenAConnectionMoves) {
   EXPECT_EQ(after.sends_posted - after.sends_completed, 3u);
 }
 
-TEST(NativeCountersTest, shouldGoOnWithTheNextConnectionOfASlot) {
+TEST(ArenaCountersTest, shouldGoOnWithTheNextConnectionOfASlot) {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(1), "kv").value();
-  NativeCounters counters(&arena);
+  ArenaCounters counters(&arena);
   Establish(arena, 1, 0).receive.posted = 7;
   counters.Look(0);
   Establish(arena, 2, 0).receive.posted = 3;
@@ -48,9 +48,9 @@ TEST(NativeCountersTest, shouldGoOnWithTheNextConnectionOfASlot) {
   EXPECT_EQ(counters.Of(0).receives_posted, 10u);
 }
 
-TEST(NativeCountersTest, shouldCountTheBytesOfAShardWhoeverSentAndReceivedThem) {
+TEST(ArenaCountersTest, shouldCountTheBytesOfAShardWhoeverSentAndReceivedThem) {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(2), "kv").value();
-  NativeCounters counters(&arena);
+  ArenaCounters counters(&arena);
   Establish(arena, 1, 0).bytes_received = 100;
   arena.shard(0).bytes_sent = 4096;
   EXPECT_EQ(counters.Of(0).bytes_received, 100u);
@@ -68,12 +68,12 @@ TEST(NativeCountersTest, shouldCountTheBytesOfAShardWhoeverSentAndReceivedThem) 
   EXPECT_EQ(counters.Of(0).bytes_sent, 4096u);
 }
 
-TEST(NativeCountersTest, shouldNotFallWhileASharedReceiveIsOnItsWayToItsConnection) {
+TEST(ArenaCountersTest, shouldNotFallWhileASharedReceiveIsOnItsWayToItsConnection) {
   arena::Shape shape = driver::testing::TestShape(1);
   shape.shared_receive_queue_depth = 64;
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   arena::Arena arena = arena::Arena::Create(shape, "kv").value();
-  NativeCounters counters(&arena);
+  ArenaCounters counters(&arena);
   arena::ConnectionRecord& record = Establish(arena, 1, 0);
   arena.shard(0).shared_receives_posted = 8;
   EXPECT_EQ(counters.Of(0).receives_posted, 8u);

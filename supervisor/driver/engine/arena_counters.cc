@@ -1,4 +1,4 @@
-#include "supervisor/driver/native/native_counters.h"
+#include "supervisor/driver/engine/arena_counters.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,13 +16,13 @@ uint64_t Grow(uint64_t& seen, uint64_t now) {
 
 }  // namespace
 
-NativeCounters::NativeCounters(const arena::Arena* arena)
+ArenaCounters::ArenaCounters(const arena::Arena* arena)
     : arena_(arena),
       shares_receives_(arena::HasSharedReceives(arena->shape())),
       seen_(arena->shape().connections),
       totals_(arena->shape().shards) {}
 
-void NativeCounters::Look(uint32_t index) {
+void ArenaCounters::Look(uint32_t index) {
   const arena::ConnectionRecord& connection = arena_->connection(index);
   const uint32_t shard = arena::LoadAcquire(connection.shard);
   if (shard >= totals_.size()) return;
@@ -37,7 +37,7 @@ void NativeCounters::Look(uint32_t index) {
       Grow(seen.bytes_received, arena::LoadRelaxed(connection.bytes_received));
 }
 
-driver::ShardCounters NativeCounters::Of(uint32_t shard) {
+driver::ShardCounters ArenaCounters::Of(uint32_t shard) {
   for (uint32_t i = 0; i < seen_.size(); ++i) Look(i);
   driver::ShardCounters counters;
   counters.transactions = arena::LoadRelaxed(arena_->shard(shard).transactions);
@@ -63,7 +63,7 @@ driver::ShardCounters NativeCounters::Of(uint32_t shard) {
 }
 
 // A driver takes a completed receive off the shared queue before its connection counts it.
-void NativeCounters::AddSharedReceives(uint32_t shard, driver::ShardCounters* counters) {
+void ArenaCounters::AddSharedReceives(uint32_t shard, driver::ShardCounters* counters) {
   const arena::ShardRecord& record = arena_->shard(shard);
   uint64_t& most = totals_[shard].shared_receives_posted;
   most = std::max(most,

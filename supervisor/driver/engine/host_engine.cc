@@ -1,0 +1,65 @@
+#include "supervisor/driver/engine/host_engine.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+
+namespace baton::driver_process {
+namespace {
+
+constexpr int kNewsPipeBytes = 1 << 20;  // a page for each line
+
+}  // namespace
+
+HostEngine::HostEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
+                       const ServiceOptions& options)
+    : ServiceEngine(arena, device, listener),
+      options_(options),
+      counters_(std::make_unique<ArenaCounters>(arena)),
+      succession_(arena, listener, options.outside_effects) {}
+
+absl::Status HostEngine::Open() {
+  BATON_RETURN_IF_ERROR(device_->CheckForkable());
+  wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  // Unlike a socket, a pipe carries no descriptors, whose close here may wait.
+  BATON_ASSIGN_OR_RETURN(news_, MakePipe(O_DIRECT | O_NONBLOCK));
+  (void)fcntl(news_.writing.get(), F_SETPIPE_SZ, kNewsPipeBytes);
+  BATON_ASSIGN_OR_RETURN(
+      manager_, native::ConnectionManager::Create(arena_, device_, this,
+                                                  [this](uint32_t shard) { WakeDriver(shard); }));
+  return absl::OkStatus();
+}
+
+std::vector<int> HostEngine::descriptors() const {
+  return {wake_.get(), news_.reading.get(), device_->event_fd()};
+}
+
+void HostEngine::Turn() {
+  eventfd_t count;
+  (void)eventfd_read(wake_.get(), &count);
+  // The rest waits for the next turn, which follows at once.
+  if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
+  succession_.LookAtShards();
+  ReadNews(news_.reading.get(), [this](const News& news) { OnNews(news); });
+  succession_.wakes().WakeNotified();
+}
+
+void HostEngine::OnNews(const News& news) {
+  listener_->OnEvent(news.kind, news.message, news.worker_id, news.shard, news.connection);
+}
+
+void HostEngine::OnRefusedConnection(std::string_view why) {
+  TellRefused(why, MonotonicNanoseconds());
+}
+
+void HostEngine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  const absl::Status told = TellDeviceEvent(event, connection);
+  if (!told.ok()) OnLost(told);
+}
+
+}  // namespace baton::driver_process
