@@ -73,8 +73,8 @@ struct Shape {
   uint32_t pooled_queue_pairs;
   uint32_t dump_buffers;  // 1: core dumps of processes that map the buffers include them; since 2
   uint32_t heap_pages;    // per shard, of the buffers; 0: no shard has a heap. Since version 2.
-  // Per shard, made on demand by the engine of a brokered service; 0: the service is native, or its
-  // driver is of a former release. Arena::Create() sets it. Since version 2.
+  // Per shard, of a brokered service; 0: the service is native, or its driver is of a former
+  // release. Arena::Create() sets it. Since version 2.
   uint32_t brokered_queue_pairs;
 };
 static_assert(offsetof(Shape, pooled_queue_pairs) == 48);
@@ -121,10 +121,14 @@ constexpr UsableBuffers UsableBuffersOf(const Shape& shape, uint32_t shard) {
 }
 // Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
-// Returns the shape with room for all queue pairs of its engine: each connection may be accepted
-// into any shard.
+// Returns the shape with room for all queue pairs of its engine: if it has not said how many, each
+// connection may be accepted into any shard.
 constexpr Shape WithPools(Shape shape) {
-  shape.brokered_queue_pairs = IsNative(shape) ? 0 : shape.connections;
+  if (IsNative(shape)) {
+    shape.brokered_queue_pairs = 0;
+  } else if (shape.brokered_queue_pairs == 0) {
+    shape.brokered_queue_pairs = shape.connections;
+  }
   return shape;
 }
 // Returns the places for queue pairs of each shard; 0: the service has no connection manager of its

@@ -95,11 +95,11 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
   FinishDraining(index);
 }
 
-// The device refuses the error state, so it may still execute what is outstanding. In a brokered
-// service the queue pair is destroyed. One of a native service cannot be destroyed here: its end
-// waits for completions, and FinishAbandoned() tries again.
+// The device refuses the error state, so it may still execute what is outstanding. The queue pair
+// is destroyed. A forked driver cannot do that: the end waits for completions, and
+// FinishAbandoned() tries again.
 void ConnectionTeardown::OnNotStopped(uint32_t index, const absl::Status& why) {
-  if (!arena::IsNative(arena_->shape())) return Abandon(index, MessageOf(why));
+  if (!state_.objects->has_forked_drivers) return Abandon(index, MessageOf(why));
   ConnectionSlot& slot = state_.slots[index];
   if (!std::exchange(slot.stop_refused, true)) {
     slot.end_reason += absl::StrCat("; ", why.message());
@@ -209,7 +209,7 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
     const bool stop_refused = state_.slots[index].stop_refused;
     if (StateOf(connection) != ConnectionState::kDraining) continue;
     if (connection.abandoned == 0 && !stop_refused) continue;
-    const bool quiet = !arena::IsNative(arena_->shape()) ||
+    const bool quiet = !state_.objects->has_forked_drivers ||
                        MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);

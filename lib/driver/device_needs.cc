@@ -11,9 +11,12 @@ namespace baton::driver {
 
 DeviceNeeds NeedsOf(const arena::Shape& shape) {
   DeviceNeeds needs;
-  needs.makes_pools = shape.pooled_queue_pairs != 0;
-  needs.queue_pairs =
-      needs.makes_pools ? uint64_t{shape.shards} * shape.pooled_queue_pairs : shape.connections;
+  // A brokered service's pools are smaller than its connections only if they are made in advance.
+  needs.makes_pools =
+      shape.pooled_queue_pairs != 0 ||
+      (0 < shape.brokered_queue_pairs && shape.brokered_queue_pairs < shape.connections);
+  needs.queue_pairs = needs.makes_pools ? uint64_t{shape.shards} * arena::PooledQueuePairs(shape)
+                                        : shape.connections;
   needs.completion_queues = shape.shards;
   needs.completion_queue_entries =
       uint64_t{shape.connections} * (shape.send_queue_depth + arena::ReceiveDepth(shape)) +

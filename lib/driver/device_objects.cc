@@ -116,6 +116,7 @@ absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena*
   const DeviceNeeds needs = NeedsOf(shape);
   BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
   auto objects = std::make_shared<DeviceObjects>();
+  objects->has_forked_drivers = arena::IsNative(shape);
   BATON_RETURN_IF_ERROR(
       device->NameMemory(arena->buffers(), shape.buffer_bytes, arena->buffers_fd()));
   const arena::RecoveryMemoryMap& recovery = arena->recovery_map();

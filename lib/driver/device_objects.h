@@ -74,6 +74,9 @@ struct DeviceObjects {
   static constexpr uint32_t kNoShard = ~0u;
   verbs::QueuePairOptions QueuePairOptionsOf(const arena::Shape& shape, uint32_t shard) const;
 
+  // The drivers of shards are processes that were forked from the one that has made these objects,
+  // so they can make and destroy none.
+  bool has_forked_drivers = false;
   std::unique_ptr<verbs::MemoryRegion> buffers;
   std::unique_ptr<verbs::MemoryRegion> spares;
   std::vector<std::unique_ptr<verbs::CompletionQueue>> completion_queues;

@@ -44,9 +44,9 @@ uint32_t DriverState::FindQueuePair(uint32_t number) const {
   return its ? found->second : DriverObserver::kNoConnection;
 }
 
-// The driver of a brokered service handles a notice before it polls.
+// A driver in the process of the connection manager handles a notice before it polls.
 uint32_t DriverState::BeginUnnoticed(uint32_t shard, uint32_t queue_pair) {
-  if (!arena::IsNative(arena->shape())) return DriverObserver::kNoConnection;
+  if (!objects->has_forked_drivers) return DriverObserver::kNoConnection;
   for (uint32_t i = 0; i < connection_slots; ++i) {
     const ConnectionRecord& connection = record(i);
     // `baton-driver` stores the shard last.

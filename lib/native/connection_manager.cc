@@ -58,29 +58,30 @@ ConnectionManager::~ConnectionManager() {
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
-    arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
+    arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer, Pools pools,
     std::function<void(uint32_t shard)> wake_driver) {
   BATON_CHECK(arena::PooledQueuePairs(arena->shape()) != 0);
   std::unique_ptr<ConnectionManager> manager(
       new ConnectionManager(arena, device, observer, std::move(wake_driver)));
   BATON_ASSIGN_OR_RETURN(manager->objects_, driver::CreateDeviceObjects(arena, device));
-  BATON_RETURN_IF_ERROR(manager->FillPool());
+  BATON_RETURN_IF_ERROR(manager->FillPool(pools));
   return manager;
 }
 
-absl::Status ConnectionManager::FillPool() {
+absl::Status ConnectionManager::FillPool(Pools pools) {
   const arena::Shape& shape = arena_->shape();
   pool_ = QueuePairPool(shape.shards);
   occupied_.assign(shape.shards, std::vector<uint32_t>(arena::PooledQueuePairs(shape)));
   const auto make = [this](uint32_t shard) {
     return device_->CreateQueuePair(objects_->QueuePairOptionsOf(arena_->shape(), shard));
   };
-  if (!arena::IsNative(shape)) {
+  objects_->has_forked_drivers = pools == Pools::kInAdvance;
+  if (pools == Pools::kOnDemand) {
     pool_.MakeOnDemand(make);
     return absl::OkStatus();
   }
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
-    for (uint32_t i = 0; i < shape.pooled_queue_pairs; ++i) {
+    for (uint32_t i = 0; i < arena::PooledQueuePairs(shape); ++i) {
       BATON_ASSIGN_OR_RETURN(auto queue_pair, make(shard));
       arena_->pooled(shard, i).number = queue_pair->number();
       pool_.Add(shard, std::move(queue_pair));
@@ -200,8 +201,8 @@ uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   for (uint32_t index = 0; index < connections_.size(); ++index) {
     const Phase phase = connections_[index].phase;
     if (phase == Phase::kNone || phase == Phase::kEnded) continue;
-    // A driver in this process is sure to order it, and does so before it sees what is flushed.
-    if (!pool_.makes()) Disconnect(index);
+    // A worker that drives may never order it. Another driver is sure to do so.
+    if (arena::IsNative(arena_->shape())) Disconnect(index);
     Tell(index, NoticeKind::kEnded, CompletionStatus::kSuccess, why);
     ++count;
   }

@@ -36,12 +36,15 @@ class ConnectionObserver {
   virtual void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) = 0;
 };
 
+// When queue pairs are made: a forked process cannot use one that was made after the fork.
+enum class Pools { kOnDemand, kInAdvance };
+
 class ConnectionManager {
  public:
   // The caller keeps `arena` and `device` alive longer than the manager, which calls `wake_driver`
   // when it has put a notice for the shard.
   static absl::StatusOr<std::unique_ptr<ConnectionManager>> Create(
-      arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
+      arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer, Pools pools,
       std::function<void(uint32_t shard)> wake_driver);
   ~ConnectionManager();
 
@@ -109,7 +112,7 @@ class ConnectionManager {
 
   ConnectionManager(arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
                     std::function<void(uint32_t shard)> wake_driver);
-  absl::Status FillPool();
+  absl::Status FillPool(Pools pools);
 
   bool TurnShards();
   void OnEvent(verbs::CmEvent event);

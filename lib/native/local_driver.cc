@@ -13,8 +13,11 @@ absl::StatusOr<std::unique_ptr<LocalDriver>> LocalDriver::Create(arena::Arena* a
                                                                  LocalObserver* observer) {
   std::unique_ptr<LocalDriver> local(new LocalDriver(arena, device, observer));
   const auto wake_driver = [raw = local.get()](uint32_t) { raw->noticed_ = true; };
-  BATON_ASSIGN_OR_RETURN(local->manager_,
-                         ConnectionManager::Create(arena, device, local.get(), wake_driver));
+  BATON_ASSIGN_OR_RETURN(
+      local->manager_,
+      ConnectionManager::Create(
+          arena, device, local.get(),
+          arena::IsNative(arena->shape()) ? Pools::kInAdvance : Pools::kOnDemand, wake_driver));
   BATON_ASSIGN_OR_RETURN(local->driver_, local->MakeSuccessor());
   return local;
 }

@@ -1,6 +1,7 @@
 #ifndef SUPERVISOR_CONFIG_SHAPE_H_
 #define SUPERVISOR_CONFIG_SHAPE_H_
 
+#include <algorithm>
 #include <chrono>
 
 #include "lib/arena/layout.h"
@@ -18,6 +19,14 @@ constexpr uint64_t PageBytesOf(v1::HugePages pages) {
     default:
       return 0;
   }
+}
+
+// Returns the queue pairs of each shard that are made in advance for brokers, which take memory:
+// those of all connections if they are few, and else a shard's share and a quarter more.
+inline uint32_t BrokersQueuePairs(const v1::ServiceConfig& config) {
+  constexpr uint32_t kFew = 256;
+  const uint32_t share = (config.max_connections() + config.shards() - 1) / config.shards();
+  return std::min(config.max_connections(), std::max(kFew, share + share / 4));
 }
 
 // Returns the shape of a service's arena. `config` must be complete.
@@ -44,6 +53,7 @@ inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.dump_buffers = config.dump_buffers() ? 1 : 0;
   shape.pooled_queue_pairs =
       config.mode() == v1::NATIVE ? config.native().queue_pairs_per_shard() : 0;
+  if (config.broker_processes()) shape.brokered_queue_pairs = BrokersQueuePairs(config);
   const uint64_t completions = arena::RequiredCompletionEntries(shape);
   // 0 stands for more than the field can hold; ValidateShape refuses it.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);

@@ -170,7 +170,13 @@ void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
 void CheckNative(const v1::ServiceConfig& service, const Node& node) {
   if (service.mode() == v1::BROKERED) {
     if (service.has_native()) node.Refuse("native", "is for mode NATIVE, and the mode is BROKERED");
+    if (service.broker_processes() && service.device().has_rdma()) {
+      node.Refuse("broker_processes", "needs the soft device: queues of others are not shared yet");
+    }
     return;
+  }
+  if (service.broker_processes()) {
+    node.Refuse("broker_processes", "is for mode BROKERED: native workers drive queues themselves");
   }
   if (service.mode() != v1::NATIVE) return node.Refuse("mode", "is neither BROKERED nor NATIVE");
   const Node native_node = node.Child("native");

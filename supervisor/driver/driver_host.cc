@@ -1,6 +1,7 @@
 #include "supervisor/driver/driver_host.h"
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -85,10 +86,19 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
   if (service_.mode() == v1::NATIVE) {
     BATON_ASSIGN_OR_RETURN(auto engine,
                            NativeEngine::Create(arena_.get(), device_.get(), &news_, options));
-    native_ = engine.get();
-    engine_ = std::move(engine);
     BATON_ASSIGN_OR_RETURN(forks_,
-                           WorkerForks::Create(*native_, service_.native(), std::move(presence_)));
+                           WorkerForks::Create(*engine, service_.native(), std::move(presence_)));
+    host_ = engine.get();
+    engine_ = std::move(engine);
+  } else if (service_.broker_processes()) {
+    const auto place = [this](const std::function<void()>& fork) {
+      const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
+      fork();
+    };
+    BATON_ASSIGN_OR_RETURN(
+        auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options, place));
+    host_ = brokered_ = engine.get();
+    engine_ = std::move(engine);
   } else {
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), &news_, options));
   }
@@ -122,21 +132,23 @@ void DriverHost::DescribePages(v1::BufferPages* pages) const {
   pages->set_why_not(std::string(MessageOf(status)));
 }
 
-void DriverHost::TurnNative() {
-  native_->Turn();
+void DriverHost::Turn() {
+  host_->Turn();
   driver_->LookAtLocks();
-  forks_->Turn();
+  if (forks_) forks_->Turn();
 }
 
-std::vector<int> DriverHost::native_descriptors() const {
-  std::vector<int> all = native_->descriptors();
+std::vector<int> DriverHost::descriptors() const {
+  std::vector<int> all = host_->descriptors();
+  if (!forks_) return all;
   for (const int fd : forks_->descriptors()) all.push_back(fd);
   return all;
 }
 
 // A NIC that does not answer makes no connection and ends none, and peers could be the first to
 // notice. Once it is killed, the engine finds its device lost.
-void DriverHost::BeatNic() {
+void DriverHost::BeatProcesses() {
+  if (brokered_ != nullptr) brokered_->Beat();
   if (!nic_ || !nic_->Beat()) return;
   news_.OnEvent("nic_killed",
                 absl::StrCat("baton-nic (process ", nic_->pid(), ") has not answered for ",

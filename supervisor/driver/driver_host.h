@@ -11,8 +11,10 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/driver/broker/brokered_engine.h"
 #include "supervisor/driver/device/nic_process.h"
 #include "supervisor/driver/engine/engine.h"
+#include "supervisor/driver/engine/host_engine.h"
 #include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/engine/order_executor.h"
 #include "supervisor/driver/native/native_engine.h"
@@ -33,18 +35,19 @@ class DriverHost {
 
   // Starts the engine. Before that, driver() executes orders in the caller's thread.
   void Start();
-  // Kills a NIC that does not answer, and reports that. The caller calls this every kHeartbeat.
-  void BeatNic();
+  // Kills a NIC and a broker that do not answer, and reports that. The caller calls this every
+  // kHeartbeat.
+  void BeatProcesses();
 
   OrderExecutor& driver() { return *driver_; }
   ServiceEngine& engine() { return *engine_; }
   NewsQueue& news() { return news_; }
-  // Returns the workers' processes; null if the service is brokered. A native service has no engine
-  // thread: the driver's one thread calls TurnNative() when one of native_descriptors() is
-  // readable, and every NativeEngine::kTurnMs.
-  WorkerForks* forks() { return forks_.get(); }
-  void TurnNative();
-  std::vector<int> native_descriptors() const;
+  // Returns whether others drive the queues, in processes that are forked from this one. Then there
+  // is no engine thread: the driver's one thread calls Turn() when one of descriptors() is
+  // readable, and every HostEngine::kTurnMs.
+  bool turns() const { return host_ != nullptr; }
+  void Turn();
+  std::vector<int> descriptors() const;
   verbs::Device& device() { return *device_; }
 
   // Returns what a new keeper is first told about the device and the placement. Complete once the
@@ -72,8 +75,9 @@ class DriverHost {
   std::unique_ptr<NicProcess> nic_;
   std::unique_ptr<arena::Arena> arena_;
   std::unique_ptr<ServiceEngine> engine_;
-  NativeEngine* native_ = nullptr;  // engine_ of a native service; else null
-  std::unique_ptr<WorkerForks> forks_;
+  HostEngine* host_ = nullptr;          // engine_, if turns()
+  BrokeredEngine* brokered_ = nullptr;  // engine_, if it has brokers
+  std::unique_ptr<WorkerForks> forks_;  // null: the service is brokered
   std::unique_ptr<OrderExecutor> driver_;
 };
 

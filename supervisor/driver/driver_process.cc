@@ -92,7 +92,7 @@ absl::Status DriverProcess::Run() {
     if (read(signals_.get(), &signal, sizeof(signal)) == sizeof(signal)) Stop();
     eventfd_t count;
     (void)eventfd_read(news_wake_.get(), &count);
-    if (host_->forks() != nullptr) host_->TurnNative();
+    if (host_->turns()) host_->Turn();
     // The keeper learns of the loss from the news, and ends.
     if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
     if (keeper_.runs()) ServeOrders();
@@ -376,13 +376,13 @@ void DriverProcess::Await() {
     if (keeper_.news().pending()) entries.push_back({keeper_.news().fd(), POLLOUT, 0});
   }
   for (const int fd : keeper_.process_descriptors()) entries.push_back({fd, POLLIN, 0});
-  Clock::time_point next = std::min(beat_at_, nic_beat_at_);
+  Clock::time_point next = std::min(beat_at_, processes_beat_at_);
   if (start_at_) next = std::min(next, *start_at_);
   if (const auto silent_at = keeper_.hang_begins()) next = std::min(next, *silent_at);
   if (stopping_) next = std::min(next, kill_at_);
-  if (host_->forks() != nullptr) {
-    for (const int fd : host_->native_descriptors()) entries.push_back({fd, POLLIN, 0});
-    next = std::min(next, Clock::now() + milliseconds(NativeEngine::kTurnMs));
+  if (host_->turns()) {
+    for (const int fd : host_->descriptors()) entries.push_back({fd, POLLIN, 0});
+    next = std::min(next, Clock::now() + milliseconds(HostEngine::kTurnMs));
   }
   const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
   (void)poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(left, 0)));
@@ -395,9 +395,9 @@ void DriverProcess::Beat() {
     keeper_.Signal(SIGKILL);
     kill_at_ = now + kStopTimeout;
   }
-  if (now >= nic_beat_at_) {
-    host_->BeatNic();
-    nic_beat_at_ = now + kHeartbeat;
+  if (now >= processes_beat_at_) {
+    host_->BeatProcesses();
+    processes_beat_at_ = now + kHeartbeat;
   }
   LookForHang();
   if (now < beat_at_) return;

@@ -90,7 +90,7 @@ class DriverProcess {
   LatencyHistogram without_keeper_;        // from a keeper's end to the next one's first order
   std::string given_up_why_;               // why keepers' last new program was given up
   std::optional<Clock::time_point> start_at_;
-  Clock::time_point kill_at_, beat_at_, nic_beat_at_;
+  Clock::time_point kill_at_, beat_at_, processes_beat_at_;
 };
 
 }  // namespace baton::driver_process

@@ -9,6 +9,20 @@
 
 namespace baton::driver_process {
 
+// A worker with effects outside, or one that was fenced, may go on with them until its process is
+// dead. The threads of a fenced one may also store to a log or a state slot of the successor.
+std::string WhyGivingWaits(const arena::Arena& arena, const driver::Ownership& ownership,
+                           bool outside_effects) {
+  const arena::SuccessionRecord& change = arena.succession(ownership.shard());
+  const bool died = arena::ChangeCause(change.cause) == arena::ChangeCause::kDeath;
+  const bool awaited = (died && outside_effects) || WasFenced(arena, change.former_worker_id);
+  if (awaited && ownership.MayWrite(change.former_worker_id)) {
+    return absl::StrCat("the death of worker ", change.former_worker_id,
+                        "'s process is not proven yet");
+  }
+  return ownership.CanGive() ? "" : "the deaths of its former owners are not proven yet";
+}
+
 BrokeredShards::BrokeredShards(arena::Arena* arena, EngineListener* listener, WorkerWakes* wakes,
                                const BrokeredOptions& options, ApplyNext apply_next)
     : arena_(*arena),
@@ -36,11 +50,8 @@ void BrokeredShards::SetDriver(driver::QueueDriver* driver) {
       .nanoseconds = options_.nanoseconds});
 }
 
-bool BrokeredShards::TakeNews() {
-  if (!has_news_) return false;
-  has_news_ = false;
+void BrokeredShards::ForgetReleases() {
   std::fill(has_released_.begin(), has_released_.end(), uint8_t{0});
-  return true;
 }
 
 void BrokeredShards::Run(const BrokeredOptions::Work& work) {
@@ -66,28 +77,16 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
   if (heir == 0 || HasEnded(static_cast<uint32_t>(heir - 1))) return "it has no heir";
   // Succession looks first whether that worker wants no shard any more.
   if (has_released_[heir - 1] != 0) return "its heir has released a shard just now";
-  if (AwaitsDeath(shard)) {
-    return absl::StrCat("the death of worker ", arena_.succession(shard).former_worker_id,
-                        "'s process is not proven yet");
-  }
-  if (!ownership.CanGive()) return "the deaths of its former owners are not proven yet";
+  std::string why = WhyGivingWaits(arena_, ownership, options_.outside_effects);
+  if (!why.empty()) return why;
   const auto slot = static_cast<uint32_t>(heir - 1);
   change_->Begin(ownership);
   ownership.GiveTo(slot, arena_.worker_record(slot).id);
   awaits_first_commit_[shard] = 1;
   BATON_CRASH_POINT("change-given");
+  has_news_ = true;
   wakes_.Notify(slot);
   return "";
-}
-
-// A worker with effects outside, or one that was fenced, may go on with them until its process is
-// dead. The threads of a fenced one may also store to a log or a state slot of the successor.
-bool BrokeredShards::AwaitsDeath(uint32_t shard) const {
-  const arena::SuccessionRecord& change = arena_.succession(shard);
-  const bool died = arena::ChangeCause(change.cause) == arena::ChangeCause::kDeath;
-  const bool awaited =
-      (died && options_.outside_effects) || WasFenced(arena_, change.former_worker_id);
-  return awaited && ownerships_[shard].MayWrite(change.former_worker_id);
 }
 
 // Succession names another heir only once the end is noted.
@@ -221,6 +220,21 @@ void BrokeredShards::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
   });
 }
 
+void BrokeredShards::CarryOut() {
+  Run([this] {
+    TakeFromEnded();
+    FreeBanksOfTheDead();
+    GiveAllToHeirs();
+    wakes_.WakeNotified();
+  });
+}
+
+void BrokeredShards::GiveAllToHeirs() {
+  for (const driver::Ownership& ownership : ownerships_) {
+    if (!ownership.owned()) GiveToHeir(ownership.shard());
+  }
+}
+
 // ---------------------------------------------------------------- after another one
 
 void BrokeredShards::GoOn() {
@@ -238,9 +252,7 @@ void BrokeredShards::GoOn() {
     const uint64_t released = arena_.shard(ownership.shard()).released_epoch;
     if (ownership.owned() && released == ownership.epoch()) OnReleased(ownership.shard());
   }
-  for (const driver::Ownership& ownership : ownerships_) {
-    if (!ownership.owned()) GiveToHeir(ownership.shard());
-  }
+  GiveAllToHeirs();
   // The dead one had moved a shard, or taken note of a sleeper, and may have woken nobody.
   wakes_.WakeAll();
 }

@@ -35,7 +35,11 @@ struct BrokeredOptions : ServiceOptions {
   std::function<void(const Work& work, const Work& go_on)> outlive;
 };
 
-// Thread-compatible: the engine's thread.
+// Returns why a shard that nobody owns has to wait for its heir; empty: it does not.
+std::string WhyGivingWaits(const arena::Arena& arena, const driver::Ownership& ownership,
+                           bool outside_effects);
+
+// Thread-compatible: the thread that drives the shards.
 class BrokeredShards final : public ShardDrivers {
  public:
   // Applies the next transaction of the shard, like QueueDriver::ApplyNext. The engine provides it.
@@ -69,7 +73,16 @@ class BrokeredShards final : public ShardDrivers {
   bool AwaitsFirstCommit(uint32_t shard) const { return awaits_first_commit_[shard] != 0; }
   // Returns whether OnCommit or OnInvalidCommit have done something since the last call that
   // Succession::LookAtShards is to notice.
-  bool TakeNews();
+  bool TakeNews() { return std::exchange(has_news_, false); }
+  // Called when Succession is about to look, or has looked, at all that was taken: which workers
+  // have released a shard.
+  void ForgetReleases();
+  // Does what Succession has decided since the last call.
+  void CarryOut();
+  // See DriverObserver.
+  bool OnSettled(uint32_t connection, bool receive, uint64_t end) {
+    return reports_.OnSettled(connection, receive, end);
+  }
 
  private:
   // An owner's end, to be reported once its successor was woken.
@@ -89,7 +102,7 @@ class BrokeredShards final : public ShardDrivers {
   void NoteFirstCommit(const driver::Ownership& ownership);
   void ReportIfDue(const driver::Ownership& ownership);
   std::string GiveToHeir(uint32_t shard);
-  bool AwaitsDeath(uint32_t shard) const;
+  void GiveAllToHeirs();
   bool HasEnded(uint32_t slot) const;
   uint32_t shard_count() const { return static_cast<uint32_t>(ownerships_.size()); }
 
@@ -101,7 +114,7 @@ class BrokeredShards final : public ShardDrivers {
   driver::QueueDriver* driver_ = nullptr;
   std::vector<driver::Ownership> ownerships_;  // by shard
   std::vector<uint8_t> awaits_first_commit_;   // likewise
-  std::vector<uint8_t> has_released_;          // by worker slot, since the last TakeNews()
+  std::vector<uint8_t> has_released_;          // by worker slot, since the last ForgetReleases()
   ShardReports reports_;
   std::optional<ShardChange> change_;  // set with the driver
   bool has_news_ = false;

@@ -142,8 +142,10 @@ bool Engine::TurnShards() {
 }
 
 void Engine::NoticeChanges() {
-  if (broker_.TakeChanges()) [[unlikely]]
+  if (broker_.TakeChanges()) [[unlikely]] {
+    broker_.shards().ForgetReleases();
     succession_.LookAtShards();
+  }
 }
 
 void Engine::Drive(uint32_t shard) {

@@ -30,7 +30,7 @@ absl::Status HostEngine::Open() {
   BATON_ASSIGN_OR_RETURN(news_, MakePipe(O_DIRECT | O_NONBLOCK));
   (void)fcntl(news_.writing.get(), F_SETPIPE_SZ, kNewsPipeBytes);
   BATON_ASSIGN_OR_RETURN(
-      manager_, native::ConnectionManager::Create(arena_, device_, this,
+      manager_, native::ConnectionManager::Create(arena_, device_, this, native::Pools::kInAdvance,
                                                   [this](uint32_t shard) { WakeDriver(shard); }));
   return absl::OkStatus();
 }

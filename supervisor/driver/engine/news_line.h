@@ -1,4 +1,4 @@
-// What processes that are forked from `baton-driver` report to it, for the keeper's event log.
+// Reports to `baton-driver` from the processes that it has forked, for the keeper's event log.
 #ifndef SUPERVISOR_DRIVER_ENGINE_NEWS_LINE_H_
 #define SUPERVISOR_DRIVER_ENGINE_NEWS_LINE_H_
 

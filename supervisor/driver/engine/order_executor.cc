@@ -219,6 +219,7 @@ absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
   }
   const StateVersions versions = {worker.reads_state_version_min(),
                                   worker.reads_state_version_max(), worker.writes_state_version()};
+  BATON_RETURN_IF_ERROR(engine_.CheckPlace(worker.slot()));
   engine_.arena().ClearWorker(worker.slot());
   engine_.AddWorker(
       worker.slot(), worker.id(), std::move(descriptors[0]), versions,
@@ -288,11 +289,21 @@ bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
 
 bool OrderExecutor::Retire(const internal::RetireWorkers& order) {
   Succession& succession = engine_.succession();
+  const auto are_idle = [&] {
+    return std::all_of(order.workers().begin(), order.workers().end(), [&](const auto& worker) {
+      return succession.IsIdle(worker.slot(), worker.id());
+    });
+  };
+  if (!are_idle()) return false;
   for (const auto& worker : order.workers()) {
-    if (!succession.IsIdle(worker.slot(), worker.id())) return false;
+    succession.Retire(worker.slot(), worker.id(), /*retired=*/true);
   }
-  for (const auto& worker : order.workers()) succession.Retire(worker.slot(), worker.id());
-  return true;
+  // Drivers elsewhere may have given one a shard meanwhile.
+  if (succession.Settle() && are_idle()) return true;
+  for (const auto& worker : order.workers()) {
+    succession.Retire(worker.slot(), worker.id(), /*retired=*/false);
+  }
+  return false;
 }
 
 bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
@@ -526,6 +537,8 @@ void OrderExecutor::Account(const internal::Account& order, internal::ServiceAcc
 void OrderExecutor::Describe(internal::Description* description) {
   v1::Service* const service = description->mutable_service();
   service->set_driver_pid(getpid());
+  service->set_broker_pid(engine_.broker());
+  service->set_twin_pid(engine_.twin());
   service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
                                      1e9);
   LatencyHistogram handoffs, failovers;

@@ -53,7 +53,9 @@ class ServiceEngine {
   virtual Succession& succession() = 0;
   virtual const Succession& succession() const = 0;
 
-  // See Succession::AddWorker.
+  // kUnavailable: what the former worker of the slot has left is not dealt with yet.
+  virtual absl::Status CheckPlace(uint32_t /*slot*/) { return absl::OkStatus(); }
+  // See Succession::AddWorker. REQUIRES: CheckPlace() has returned OK.
   virtual void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake,
                          StateVersions versions = {}, Standing standing = Standing::kFirst) {
     succession().AddWorker(slot, id, std::move(wake), versions, standing);
@@ -106,6 +108,10 @@ class ServiceEngine {
   virtual void SetPoisonDeaths(uint32_t /*deaths*/) {}
   // Of the thread that drives the shards; none if workers do.
   virtual std::optional<EngineLoad> load() { return std::nullopt; }
+
+  // The processes that drive the queues, and wait to do so; 0: none does.
+  virtual pid_t broker() const { return 0; }
+  virtual pid_t twin() const { return 0; }
 
   const arena::Arena& arena() const { return *arena_; }
   // The device's state at the start, or at its last event.

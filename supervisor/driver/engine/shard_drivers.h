@@ -7,7 +7,7 @@
 
 namespace baton::driver_process {
 
-// Those who drive a service's shards. They end ownerships and begin new ones: the engine of a
+// Drivers of a service's shards. They end ownerships and begin new ones: the engine of a
 // brokered service (BrokeredShards), or the workers of a native service (NativeShards).
 // They note in the arena what they did, and Succession reads it there.
 //
@@ -26,6 +26,9 @@ class ShardDrivers {
   // A worker has ended, which WorkerRecord::ended_id names: all its registered threads are dead, or
   // it has detached, and it writes no more.
   virtual void OnEnded() = 0;
+  // Returns true if they have carried out all that was decided. False: one of them has not answered
+  // in time.
+  virtual bool Settle() { return true; }
   // The process of the worker that WorkerRecord::dead_id of `slot` names is dead. No word may name
   // the slot after this call.
   virtual void OnDead(uint32_t slot) = 0;

@@ -78,10 +78,10 @@ bool Succession::IsIdle(uint32_t slot, uint64_t id) const {
          });
 }
 
-void Succession::Retire(uint32_t slot, uint64_t id) {
+void Succession::Retire(uint32_t slot, uint64_t id, bool retired) {
   Roster::Worker* const worker = roster_.Find(slot, id);
   if (worker == nullptr) return;
-  worker->retired = true;
+  worker->retired = retired;
   NameHeirs();
 }
 
@@ -131,7 +131,7 @@ void Succession::WorkerDead(uint32_t slot, uint64_t id) {
 // ---------------------------------------------------------------- what drivers have done
 
 void Succession::LookAtShards() {
-  bool changed = NoteFenced();
+  bool changed = NoteEnds();
   for (uint32_t shard = 0; shard < shard_count(); ++shard) changed |= LookAt(shard);
   if (changed) NameHeirs();
 }
@@ -184,12 +184,17 @@ bool Succession::IsFencedId(uint64_t id) const {
   return !drivers_->heirs_claim() && WasFenced(*arena_, id);
 }
 
-bool Succession::NoteFenced() {
+// Drivers fence workers, and may learn of a worker's death first.
+bool Succession::NoteEnds() {
   if (drivers_->heirs_claim()) return false;
   bool changed = false;
   for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
     Roster::Worker& worker = roster_[slot];
-    const uint64_t fenced = arena::LoadAcquire(arena_->worker_record(slot).fenced_id);
+    const arena::WorkerRecord& record = arena_->worker_record(slot);
+    if (worker.id != 0 && worker.id == arena::LoadAcquire(record.ended_id)) {
+      changed |= NoteEnded(slot, worker.id);
+    }
+    const uint64_t fenced = arena::LoadAcquire(record.fenced_id);
     if (worker.id == 0 || worker.id != fenced || worker.fenced) continue;
     worker.fenced = changed = true;
     NoteEnded(slot, worker.id);

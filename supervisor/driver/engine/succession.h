@@ -60,9 +60,11 @@ class Succession {
   // Returns true if the worker owns no shard and none is on its way to it. Always false in a native
   // service, because its heirs take shards without asking.
   virtual bool IsIdle(uint32_t slot, uint64_t id) const;
-  // Gives the worker no shard any more. A worker for which IsIdle() is true stays idle if this call
-  // follows in the same turn.
-  virtual void Retire(uint32_t slot, uint64_t id);
+  // Gives the worker no shard any more, or does so again. A worker for which IsIdle() is true after
+  // Settle() stays idle.
+  virtual void Retire(uint32_t slot, uint64_t id, bool retired);
+  // See ShardDrivers.
+  bool Settle() { return drivers_ == nullptr || drivers_->Settle(); }
   // Called when all registered threads of the worker are dead, or it has detached: it writes no
   // more.
   virtual void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause);
@@ -138,7 +140,7 @@ class Succession {
   };
 
   // Each returns whether something has changed that heirs depend on.
-  bool NoteFenced();
+  bool NoteEnds();
   bool LookAt(uint32_t shard);
   bool NoteOwner(uint32_t shard);
   bool NoteRelease(uint32_t shard);

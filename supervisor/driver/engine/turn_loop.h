@@ -23,7 +23,7 @@ struct EngineLoad {
   LatencyHistogram turn;
 };
 
-// What a loop knows of its load, by which `busy_ns` can be computed at any time.
+// The load of a loop as it measures it. `busy_ns` can be computed from it at any time.
 struct TurnTimes {
   EngineLoad load;          // without busy_ns
   uint64_t started_ns = 0;  // 0: it has not started

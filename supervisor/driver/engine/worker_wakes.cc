@@ -17,13 +17,26 @@ void WorkerWakes::Add(uint32_t slot, FileDescriptor wake) {
 }
 
 void WorkerWakes::Remove(uint32_t slot) {
-  CloseConnection(std::move(workers_[slot].wake));
+  FileDescriptor& wake = workers_[slot].wake;
+  if (others_close_) {
+    if (wake) shutdown(wake.get(), SHUT_RDWR);
+  } else {
+    CloseConnection(std::move(wake));
+  }
   workers_[slot] = Worker{};
 }
 
 // A full socket is readable already; a closed one is its worker's problem.
 void WorkerWakes::Wake(const Worker& worker) {
   (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+std::vector<int> WorkerWakes::descriptors() const {
+  std::vector<int> all;
+  for (const Worker& worker : workers_) {
+    if (worker.wake) all.push_back(worker.wake.get());
+  }
+  return all;
 }
 
 void WorkerWakes::WakeAll() {

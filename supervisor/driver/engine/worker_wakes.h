@@ -22,12 +22,17 @@ class WorkerWakes {
   // `wake`: the engine's end of the socket of the worker in `slot`.
   void Add(uint32_t slot, FileDescriptor wake);
   void Remove(uint32_t slot);
+  // Other processes have the sockets, too, and one of them is the last to close each. So this one
+  // never waits in a close, and needs no thread for it.
+  void LeaveClosing(bool to_others) { others_close_ = to_others; }
 
   // Called when the worker has something new. If it sleeps, the next WakeNotified() wakes it.
   void Notify(uint32_t slot) { workers_[slot].notify = any_notified_ = true; }
   void WakeNotified() {
     if (any_notified_) WakeSleepers();
   }
+  // Returns the sockets.
+  std::vector<int> descriptors() const;
   // Wakes all, also those of whose sleep another driver has taken note and not woken them.
   void WakeAll();
 
@@ -50,6 +55,7 @@ class WorkerWakes {
   arena::Arena* arena_;
   std::vector<Worker> workers_;  // by slot
   bool any_notified_ = false;
+  bool others_close_ = false;
 };
 
 }  // namespace baton::driver_process

@@ -1,4 +1,4 @@
-// What the processes that `baton-driver` forks have in common: native workers and brokers.
+// The first steps of processes that `baton-driver` forks: native workers and brokers.
 // native_workers.md has what such a process is given, and what it can reach.
 #ifndef SUPERVISOR_DRIVER_WORKERS_FORKED_CHILD_H_
 #define SUPERVISOR_DRIVER_WORKERS_FORKED_CHILD_H_
@@ -32,7 +32,7 @@ void BeginChild(const char* name);
 struct ChildPlan {
   arena::Arena* arena = nullptr;
   verbs::Device* device = nullptr;
-  // That it keeps besides the device's, standard error and `lifeline`; -1: none.
+  // The child keeps these, the device's, standard error and `lifeline`. It ignores -1.
   std::vector<int> descriptors;
   int lifeline = -1;  // reading end (lifeline.h)
   Identity identity;

@@ -173,6 +173,7 @@ class Driver final : public driver::DriverObserver {
 
  private:
   static void Borrow(driver::DeviceObjects* from, driver::DeviceObjects* to) {
+    to->has_forked_drivers = from->has_forked_drivers;
     to->buffers.reset(from->buffers.get());
     to->spares.reset(from->spares.get());
     for (auto& queue : from->completion_queues) to->completion_queues.emplace_back(queue.get());
@@ -190,7 +191,9 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
     if (!device) device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
-    manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
+    manager =
+        ConnectionManager::Create(&*arena, device.get(), this, Pools::kInAdvance, [](uint32_t) {
+        }).value();
     port =
         driver::ListenOnce(device.get(), manager->objects().get(), {fabric.host, 0}).value().port;
     driver::Ownership(&*arena, 0).GiveTo(0, 1);

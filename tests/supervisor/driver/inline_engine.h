@@ -43,7 +43,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   void SetSilent(uint32_t slot, uint64_t, bool silent) override { roster[slot].silent = silent; }
   bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
   bool IsIdle(uint32_t, uint64_t id) const override { return shard_owner.worker_id != id; }
-  void Retire(uint32_t slot, uint64_t) override { roster[slot].retired = true; }
+  void Retire(uint32_t slot, uint64_t, bool retired) override { roster[slot].retired = retired; }
   void WorkerEnded(uint32_t slot, uint64_t, std::string_view) override {
     roster[slot].ended = true;
   }

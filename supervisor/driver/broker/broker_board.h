@@ -1,0 +1,71 @@
+// The memory in which `baton-driver` and the brokers of its service talk to each other, beside the
+// arena. It is anonymous, and brokers inherit it. It ends with these processes, which are forks of
+// one program, so it has no version and no format.
+#ifndef SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
+#define SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/mapped_memory.h"
+#include "supervisor/driver/engine/turn_loop.h"
+
+namespace baton::driver_process {
+
+// A status that is stored once, and read by the other side.
+struct BoardStatus {
+  std::atomic<uint32_t> code{0};
+  char message[252] = {};
+
+  // The first one counts.
+  void Store(const absl::Status& status);
+  absl::Status Load() const;
+};
+
+struct BrokerBoard {
+  // A robust lock, which the broker that drives holds until it dies. Others wait for it: so the
+  // kernel lets exactly one follow, at once.
+  pthread_mutex_t drives;
+
+  // Written by `baton-driver`.
+  alignas(64) std::atomic<uint64_t> told{0};  // grows when a broker has something to look at
+  std::atomic<uint64_t> looked{0};            // value of `changes` at its last look at the shards
+  std::atomic<uint32_t> posts_of_service{0};  // a second; 0: no limit
+  std::atomic<uint32_t> posts_of_worker{0};
+  std::atomic<uint32_t> poison_deaths{0};
+  BoardStatus lost;  // the device, as `baton-driver` knows
+
+  // Written by the broker that drives.
+  alignas(64) std::atomic<uint64_t> seen{0};  // value of `told` of which all is carried out
+  std::atomic<uint64_t> changes{0};           // grows when shards have changed
+  std::atomic<uint64_t> generation{0};        // brokers that have driven
+  std::atomic<pid_t> driver{0};               // process that drives, or did; 0: none yet
+  std::atomic<uint64_t> drives_since_ns{0};   // CLOCK_MONOTONIC
+  std::atomic<uint64_t> took_over_ns{0};      // how long it took to take over
+  BoardStatus ended;                          // all connections have, because the device is lost
+  TurnTimes times;                            // `baton-driver` reads them while they change
+};
+
+// Owns the mapping of a board. Processes that are forked from this one inherit it.
+class SharedBoard {
+ public:
+  static absl::StatusOr<SharedBoard> Make();
+
+  BrokerBoard* get() const { return reinterpret_cast<BrokerBoard*>(memory_.get()); }
+  BrokerBoard* operator->() const { return get(); }
+
+ private:
+  MappedMemory memory_;
+};
+
+// Takes the lock. Waits for the death of the broker that has it, however long it lives.
+absl::Status TakeDrive(BrokerBoard* board);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_

@@ -1,0 +1,41 @@
+// Messages from `baton-driver` to each broker, about workers. Each is one packet. A broker that
+// waits reads them when it takes over.
+#ifndef SUPERVISOR_DRIVER_BROKER_BROKER_MESSAGE_H_
+#define SUPERVISOR_DRIVER_BROKER_BROKER_MESSAGE_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "lib/base/file_descriptor.h"
+
+namespace baton::driver_process {
+
+struct BrokerMessage {
+  enum class Kind : uint32_t {
+    kAddWorker = 1,     // with its wake socket
+    kRemoveWorker = 2,  // it is dead
+    kWatch = 3,         // see ServiceEngine::WatchWorker
+    kForget = 4,
+  };
+  Kind kind = Kind::kAddWorker;
+  uint32_t slot = 0;
+  uint64_t worker_id = 0;
+  pid_t process = 0;
+  uint32_t reserved = 0;
+};
+
+// Both use a socket of packets (SOCK_SEQPACKET) and do not wait. Returns false if the message
+// cannot be sent: the receiver is gone, or has not read for long. `descriptor`: -1 for none.
+bool SendMessage(int socket, const BrokerMessage& message, int descriptor);
+struct ReceivedMessage {
+  BrokerMessage message;
+  FileDescriptor descriptor;
+};
+// Returns nothing if there is none.
+std::optional<ReceivedMessage> ReceiveMessage(int socket);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_BROKER_BROKER_MESSAGE_H_

@@ -1,0 +1,289 @@
+#include "supervisor/driver/broker/broker_process.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
+#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
+#include "lib/native/mappings.h"
+#include "supervisor/driver/broker/broker_message.h"
+#include "supervisor/driver/engine/news_line.h"
+
+namespace baton::driver_process {
+namespace {
+
+// Notices of the connection manager in one turn: peers and the network decide how many there are.
+constexpr int kNoticesPerTurn = 128;
+
+}  // namespace
+
+BrokerProcess::BrokerProcess(BrokerInheritance inheritance)
+    : inheritance_(std::move(inheritance)),
+      broker_(inheritance_.arena, this, inheritance_.wakes, inheritance_.options) {
+  device_ = std::make_unique<native::NativeDevice>(native::NativeDevice::Context{
+      .arena = &arena(),
+      .device = inheritance_.device,
+      .pool = inheritance_.pool,
+      .objects = inheritance_.objects.get(),
+      .wake_driver = [this] { WakeHost(); },
+      .tell = [this](std::string_view what) { Tell("queue_pair_not_free", what); }});
+  driver_ = driver::QueueDriver::Create(&arena(), device_.get(), this, inheritance_.objects);
+  broker_.SetDriver(driver_.get());
+  wakes().LeaveClosing(/*to_others=*/false);
+}
+
+BrokerProcess::~BrokerProcess() {
+  watcher_.reset();
+  driver_.reset();
+  device_.reset();
+}
+
+absl::Status BrokerProcess::Run() {
+  // Otherwise peers would wait for page faults when this broker takes over.
+  native::Prefault();
+  const int priority = inheritance_.options.realtime_priority;
+  const absl::Status hurries = priority > 0 ? UseRealtimePriority(priority) : absl::OkStatus();
+  BATON_RETURN_IF_ERROR(TakeDrive(&board()));
+  BATON_RETURN_IF_ERROR(TakeOver());
+  if (!hurries.ok()) Tell("no_realtime_priority", MessageOf(hurries));
+  TurnLoop<BrokerProcess> loop(this, &board().times, YieldMicroseconds(inheritance_.options));
+  loop.Run(never_);
+  return absl::OkStatus();
+}
+
+// A broker that is killed in this call is followed by another one, which repeats it.
+absl::Status BrokerProcess::TakeOver() {
+  const uint64_t begun_ns = MonotonicNanoseconds();
+  board().driver.store(getpid());
+  BATON_CRASH_POINT("broker-took-the-lock");
+  ReadMessages();
+  NoteSettings();
+  std::vector<uint32_t> shards(shard_count()), connections(arena().shape().connections);
+  std::iota(shards.begin(), shards.end(), 0);
+  std::iota(connections.begin(), connections.end(), 0);
+  device_->Restore(shards, connections);
+  BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
+  BATON_CRASH_POINT("broker-adopted");
+  arena::StoreRelaxed(arena().header().driver_sleeping, 0u);
+  broker_.shards().GoOn();
+  BATON_CRASH_POINT("broker-went-on");
+  const uint64_t now = MonotonicNanoseconds();
+  board().took_over_ns.store(now - begun_ns);
+  board().drives_since_ns.store(now);
+  board().generation.fetch_add(1);
+  TellChanges();
+  watcher_.emplace(
+      &arena(), inheritance_.options.realtime_priority,
+      [this](uint32_t slot, uint64_t id) { NoteDeath(slot, id); },
+      [this](uint32_t, uint64_t) { WakeHost(); });
+  for (uint32_t slot = 0; slot < inheritance_.watched.size(); ++slot) {
+    Watch(slot, inheritance_.watched[slot]);
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- turns
+
+bool BrokerProcess::Turn() {
+  bool worked = LookAtBoard();
+  if (has_dead_.load(std::memory_order_relaxed)) [[unlikely]]
+    worked |= TakeFromDead();
+  if (std::exchange(slept_, false)) inheritance_.device->Progress();
+  worked |= HandleNotices();
+  worked |= TurnShards();
+  if (!broker_.is_lost() && driver_->AllBroken()) {
+    broker_.BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
+  }
+  if (broker_.is_lost()) ContinueLoss();
+  wakes().WakeNotified();
+  return worked;
+}
+
+bool BrokerProcess::TurnShards() {
+  const bool worked = broker_.TurnShards();
+  if (broker_.TakeChanges()) [[unlikely]]
+    TellChanges();
+  if (worked) wakes().WakeNotified();
+  return worked;
+}
+
+// The order of events in the arena is the host's. So what it told before is carried out before
+// notices of connections are handled.
+bool BrokerProcess::LookAtBoard() {
+  const uint64_t told = board().told.load(std::memory_order_acquire);
+  if (told == seen_) [[likely]]
+    return false;
+  noticed_ = true;
+  ReadMessages();
+  NoteSettings();
+  if (const absl::Status lost = board().lost.Load(); !lost.ok()) broker_.BeginLoss(lost);
+  if (board().looked.load() == board().changes.load()) broker_.shards().ForgetReleases();
+  broker_.shards().CarryOut();
+  if (broker_.TakeChanges()) TellChanges();
+  seen_ = told;
+  board().seen.store(told, std::memory_order_release);
+  return true;
+}
+
+void BrokerProcess::NoteSettings() {
+  broker_.shards().SetPoisonDeaths(board().poison_deaths.load());
+  const std::pair rates(board().posts_of_service.load(), board().posts_of_worker.load());
+  if (std::exchange(post_rates_, rates) == rates) return;  // the budgets go on
+  broker_.SetPostRates(rates.first, rates.second);
+}
+
+void BrokerProcess::ReadMessages() {
+  while (std::optional<ReceivedMessage> received = ReceiveMessage(inheritance_.messages)) {
+    const BrokerMessage& message = received->message;
+    const WatchedWorker worker = {message.worker_id, message.process};
+    switch (message.kind) {
+      case BrokerMessage::Kind::kAddWorker:
+        wakes().Add(message.slot, std::move(received->descriptor));
+        broker_.RefillBudget(message.slot);
+        break;
+      case BrokerMessage::Kind::kRemoveWorker:
+        wakes().Remove(message.slot);
+        break;
+      case BrokerMessage::Kind::kWatch:
+        Watch(message.slot, worker);
+        break;
+      case BrokerMessage::Kind::kForget:
+        Watch(message.slot, {});
+        break;
+    }
+  }
+}
+
+bool BrokerProcess::HandleNotices() {
+  if (!noticed_) [[likely]]
+    return false;
+  bool worked = false;
+  uint32_t shard;
+  for (int i = 0; i < kNoticesPerTurn; ++i) {
+    noticed_ = driver_->HandleEvent(&shard) || driver_->HandleDeviceEvent(&shard);
+    if (!noticed_) break;
+    worked = true;
+    if (shard != driver::QueueDriver::kNoShard) broker_.NotifyOwner(shard);
+  }
+  device_->ServeAnotherFirst();
+  return worked;
+}
+
+// `baton-driver` reports the loss, with which the service ends, only when all connections have
+// ended. The owners find these ends in the logs, which they have mapped.
+void BrokerProcess::ContinueLoss() {
+  if (!broker_.ContinueLoss() || board().ended.code.load() != 0) return;
+  wakes().WakeNotified();
+  board().ended.Store(broker_.why_lost());
+  WakeHost();
+}
+
+// ---------------------------------------------------------------- deaths of workers
+
+// Before it has taken over, it only remembers whom to watch.
+void BrokerProcess::Watch(uint32_t slot, const WatchedWorker& worker) {
+  inheritance_.watched[slot] = worker;
+  if (!watcher_) return;
+  worker.id == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, worker.id, worker.process);
+}
+
+// The watcher's thread calls this.
+void BrokerProcess::NoteDeath(uint32_t slot, uint64_t worker_id) {
+  if (inheritance_.options.outside_effects) return;  // its whole process has to be dead
+  dead_[slot].store(worker_id);
+  has_dead_.store(true);
+  (void)eventfd_write(inheritance_.wake, 1);
+}
+
+// Notes the ends of the dead as `baton-driver` would, which learns of them by this.
+bool BrokerProcess::TakeFromDead() {
+  has_dead_.store(false);
+  for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
+    const uint64_t dead = dead_[slot].exchange(0);
+    arena::WorkerRecord& worker = arena().worker_record(slot);
+    if (dead == 0 || arena::LoadAcquire(worker.id) != dead) continue;
+    arena::StoreRelease(worker.ended_id, dead);
+  }
+  broker_.shards().CarryOut();
+  TellChanges();
+  return true;
+}
+
+// ---------------------------------------------------------------- sleeping
+
+bool BrokerProcess::BeginSleep() {
+  arena::StoreRelaxed(arena().header().driver_sleeping, 1u);
+  // Orders the flag before the last looks. Shard::Commit and BrokeredEngine::Tell have the other
+  // half.
+  arena::FullFence();
+  return !HasPosted() && !noticed_ && broker_.MaySleep();
+}
+
+void BrokerProcess::AwaitSignal(int timeout_ms) {
+  std::array<pollfd, 2 + arena::kMaxWorkers> entries;
+  entries[0] = {inheritance_.wake, POLLIN, 0};
+  entries[1] = {inheritance_.device->event_fd(), POLLIN, 0};
+  const size_t workers = wakes().ListenForSignals(&entries[2]);
+  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return;
+  if (entries[0].revents & POLLIN) {
+    eventfd_t value;
+    eventfd_read(inheritance_.wake, &value);
+  }
+  wakes().TakeSignals(&entries[2]);
+}
+
+void BrokerProcess::EndSleep() {
+  slept_ = true;
+  arena::StoreRelaxed(arena().header().driver_sleeping, 0u);
+  wakes().WakeNotified();
+}
+
+// ---------------------------------------------------------------- what the broker tells
+
+void BrokerProcess::WakeHost() const { (void)eventfd_write(inheritance_.host_wake, 1); }
+
+void BrokerProcess::TellChanges() {
+  board().changes.fetch_add(1);
+  WakeHost();
+}
+
+void BrokerProcess::Tell(std::string_view kind, std::string_view message, uint64_t worker_id,
+                         int shard, int connection) const {
+  const std::string line = NewsLine(kind, message, worker_id, shard, connection);
+  // A line that `baton-driver` does not take is lost.
+  (void)!write(inheritance_.news, line.data(), line.size());
+}
+
+void BrokerProcess::OnConnectionState(uint32_t connection, std::string_view what) {
+  const arena::ConnectionRecord& record = arena().connection(connection);
+  Tell("connection",
+       absl::StrCat("connection ", connection, " with ", arena::TextOf(record.peer_address), " ",
+                    View(what)),
+       0, static_cast<int>(record.shard), static_cast<int>(connection));
+}
+
+void BrokerProcess::OnRefusedConnection(std::string_view why) { Tell("connection_refused", why); }
+
+void BrokerProcess::OnSlotFree(uint32_t connection) {
+  const absl::Status freed = device_->FreeSlot(connection);
+  if (freed.ok()) return;
+  Tell("slot_not_freed",
+       absl::StrCat("connection ", connection,
+                    " has ended, and its slot stays out of use: ", freed.message()),
+       0, -1, static_cast<int>(connection));
+}
+
+void BrokerProcess::OnSettled(uint32_t connection, bool receive, uint64_t end) {
+  if (broker_.shards().OnSettled(connection, receive, end)) WakeHost();
+}
+
+}  // namespace baton::driver_process

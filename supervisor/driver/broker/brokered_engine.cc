@@ -1,0 +1,218 @@
+#include "supervisor/driver/broker/brokered_engine.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "supervisor/driver/broker/broker_message.h"
+
+namespace baton::driver_process {
+namespace {
+
+// How long `baton-driver` waits until a broker has carried out what it was told. One that lives
+// does so within microseconds, and the successor of a dead one within a millisecond.
+constexpr uint64_t kPatienceNs = 50'000'000;
+// How long brokers may take to end all connections of a lost device. It is more than a Broker
+// waits.
+constexpr uint64_t kLossNs = 3'000'000'000;
+
+}  // namespace
+
+BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
+                               const EngineOptions& options, SharedBoard board,
+                               Brokers::Place place)
+    : HostEngine(arena, device, listener, options),
+      options_(options),
+      board_(std::move(board)),
+      watched_(arena->shape().workers),
+      brokers_(
+          board_.get(), [this] { return InheritanceOfBroker(); }, std::move(place),
+          [this](std::string_view kind, const std::string& message) {
+            listener_->OnEvent(kind, message, 0, -1, -1);
+          }) {
+  board_->poison_deaths.store(options.poison_deaths);
+  succession().SetDrivers(this);
+  succession().wakes().LeaveClosing(/*to_others=*/true);
+}
+
+BrokeredEngine::~BrokeredEngine() = default;
+
+absl::StatusOr<std::unique_ptr<BrokeredEngine>> BrokeredEngine::Create(arena::Arena* arena,
+                                                                       verbs::Device* device,
+                                                                       EngineListener* listener,
+                                                                       const EngineOptions& options,
+                                                                       Brokers::Place place) {
+  BATON_ASSIGN_OR_RETURN(SharedBoard board, SharedBoard::Make());
+  std::unique_ptr<BrokeredEngine> engine(
+      new BrokeredEngine(arena, device, listener, options, std::move(board), std::move(place)));
+  engine->broker_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!engine->broker_wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  BATON_RETURN_IF_ERROR(engine->Open());
+  return engine;
+}
+
+BrokerInheritance BrokeredEngine::InheritanceOfBroker() {
+  BrokerInheritance inheritance;
+  inheritance.arena = arena_;
+  inheritance.device = device_;
+  inheritance.pool = &manager().pool();
+  inheritance.objects = manager().objects();
+  inheritance.board = board_.get();
+  inheritance.wakes = &succession().wakes();
+  inheritance.watched = watched_;
+  inheritance.wake = broker_wake_.get();
+  inheritance.host_wake = wake_fd();
+  inheritance.news = news_fd();
+  inheritance.options = options_;
+  return inheritance;
+}
+
+// ---------------------------------------------------------------- turns
+
+void BrokeredEngine::Start() {
+  const absl::Status started = brokers_.Start();
+  if (!started.ok()) listener_->OnDeviceLost(started);
+}
+
+void BrokeredEngine::Turn() {
+  const uint64_t changes = board_->changes.load();
+  HostEngine::Turn();
+  if (std::exchange(looked_, changes) != changes) {
+    board_->looked.store(changes);
+    Tell();
+  }
+  const absl::Status turned = brokers_.Turn();
+  if (!turned.ok()) listener_->OnDeviceLost(turned);
+  LookForEnd();
+}
+
+std::vector<int> BrokeredEngine::descriptors() const {
+  std::vector<int> all = HostEngine::descriptors();
+  for (const int fd : brokers_.descriptors()) all.push_back(fd);
+  return all;
+}
+
+// Each beat tells the broker something new, which it then has a beat's time to look at.
+void BrokeredEngine::Beat() {
+  if (const pid_t hung = brokers_.Beat(); hung != 0) {
+    listener_->OnEvent("broker_killed",
+                       absl::StrCat("the broker (process ", hung,
+                                    ") did not do what it was told, and was killed: it was "
+                                    "stopped, hung, or had no processor"),
+                       0, -1, -1);
+  }
+  Tell();
+}
+
+// Returns the number of what was told.
+uint64_t BrokeredEngine::Tell() {
+  const uint64_t told = board_->told.fetch_add(1) + 1;
+  // Orders it before the look at the flag; BrokerProcess::BeginSleep has the other half.
+  arena::FullFence();
+  if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
+    (void)eventfd_write(broker_wake_.get(), 1);
+  }
+  return told;
+}
+
+bool BrokeredEngine::Settle() {
+  const uint64_t told = Tell();
+  const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+  while (board_->seen.load(std::memory_order_acquire) < told) {
+    if (!brokers_.any_live() || MonotonicNanoseconds() > deadline) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- the device is lost
+
+void BrokeredEngine::OnLost(const absl::Status& why) {
+  if (give_up_ns_ != 0) return;
+  give_up_ns_ = MonotonicNanoseconds() + kLossNs;
+  board_->lost.Store(why);
+  Tell();
+}
+
+// The brokers may have noticed the loss first.
+void BrokeredEngine::LookForEnd() {
+  absl::Status end = board_->ended.Load();
+  if (end.ok() && give_up_ns_ != 0 && MonotonicNanoseconds() > give_up_ns_) {
+    end = board_->lost.Load();
+  }
+  if (end.ok() || std::exchange(told_lost_, true)) return;
+  listener_->OnDeviceLost(end);
+}
+
+// ---------------------------------------------------------------- workers
+
+// The broker takes shards from a worker that has ended, and frees its banks, by the slot.
+absl::Status BrokeredEngine::CheckPlace(uint32_t slot) {
+  const auto is_left = [&] {
+    const arena::WorkerRecord& worker = arena_->worker_record(slot);
+    return arena::LoadAcquire(worker.left_id) == worker.ended_id &&
+           arena::LoadAcquire(worker.buried_id) == worker.dead_id;
+  };
+  if (is_left() || (Settle() && is_left())) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the broker has not done with the worker that had slot ", slot, " before"));
+}
+
+void BrokeredEngine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake,
+                               StateVersions versions, Standing standing) {
+  brokers_.Send({.kind = BrokerMessage::Kind::kAddWorker, .slot = slot, .worker_id = id},
+                wake.get());
+  HostEngine::AddWorker(slot, id, std::move(wake), versions, standing);
+  Tell();
+}
+
+void BrokeredEngine::OnDead(uint32_t slot) {
+  brokers_.Send({.kind = BrokerMessage::Kind::kRemoveWorker, .slot = slot});
+  (void)Settle();
+}
+
+void BrokeredEngine::WatchWorker(uint32_t slot, uint64_t id, pid_t process) {
+  watched_[slot] = {id, process};
+  brokers_.Send(
+      {.kind = BrokerMessage::Kind::kWatch, .slot = slot, .worker_id = id, .process = process});
+  Tell();
+}
+
+void BrokeredEngine::ForgetWorker(uint32_t slot) {
+  watched_[slot] = {};
+  brokers_.Send({.kind = BrokerMessage::Kind::kForget, .slot = slot});
+  Tell();
+}
+
+// ---------------------------------------------------------------- shards
+
+// The broker gives it to its heir as soon as it can.
+std::string BrokeredEngine::Give(uint32_t shard, uint32_t) {
+  Tell();
+  return WhyGivingWaits(*arena_, succession().ownership(shard), options_.outside_effects);
+}
+
+void BrokeredEngine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
+  board_->posts_of_service.store(of_service);
+  board_->posts_of_worker.store(of_worker);
+  Tell();
+}
+
+void BrokeredEngine::SetPoisonDeaths(uint32_t deaths) {
+  board_->poison_deaths.store(deaths);
+  Tell();
+}
+
+std::optional<EngineLoad> BrokeredEngine::load() {
+  const TurnTimes times = board_->times;
+  if (times.started_ns == 0) return std::nullopt;
+  return times.At(MonotonicNanoseconds());
+}
+
+}  // namespace baton::driver_process

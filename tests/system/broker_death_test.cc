@@ -1,0 +1,223 @@
+// A broker may die or hang at any time: its twin goes on with the queues. No connection ends, and
+// nothing is lost or happens twice.
+//
+// BATON_BROKER_DEATHS: how many brokers die at random moments (20); BATON_SEED: of these moments.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/base/check.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/peer_process.h"
+#include "tests/harness/setting.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::LedgerWorker;
+using harness::PeerOptions;
+using harness::PeerProcess;
+
+class BrokerDeath : public harness::ClusterFixture {
+ protected:
+  void Start(ClusterOptions options = ClusterOptions()) {
+    options.batond_arguments.push_back("--broker-processes");
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
+    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(AwaitBoth());
+    driver_ = Service().driver_pid();
+  }
+
+  v1::Service Service() {
+    const auto status = cluster_->operators().GetStatus();
+    BATON_CHECK(status.ok() && status->services_size() == 1);
+    return status->services(0);
+  }
+  // Waits until a broker drives, and another one waits.
+  void AwaitBoth() {
+    ASSERT_OK(harness::WaitUntil("a broker and its twin", [&] {
+      const v1::Service service = Service();
+      broker_ = service.broker_pid();
+      twin_ = service.twin_pid();
+      return broker_ != 0 && twin_ != 0;
+    }));
+  }
+  // Waits until others than the dead drive and wait.
+  void AwaitAnother(pid_t dead, pid_t dead_too = 0) {
+    const auto lives = [&](pid_t broker) {
+      return broker != 0 && broker != dead && broker != dead_too;
+    };
+    ASSERT_OK(harness::WaitUntil("another broker", [&] {
+      const v1::Service service = Service();
+      broker_ = service.broker_pid();
+      twin_ = service.twin_pid();
+      return lives(broker_) && lives(twin_);
+    }));
+  }
+  void Kill(pid_t process) { ASSERT_EQ(kill(process, SIGKILL), 0) << process; }
+
+  void ExpectServed() {
+    ASSERT_OK(peer_->Settle());
+    auto newcomer = cluster_->StartPeer(PeerOptions());
+    ASSERT_OK(newcomer);
+    harness::ExpectNothingLost(**newcomer);
+    EXPECT_EQ(Service().driver_pid(), driver_);
+  }
+  bool HasEvent(const std::string& kind) {
+    const auto events = cluster_->keeper().NewEvents();
+    BATON_CHECK(events.ok());
+    return std::any_of(events->begin(), events->end(),
+                       [&](const v1::Event& event) { return event.kind() == kind; });
+  }
+
+  std::unique_ptr<LedgerWorker> owner_;
+  std::unique_ptr<PeerProcess> peer_;
+  pid_t driver_ = 0, broker_ = 0, twin_ = 0;
+};
+
+TEST_F(BrokerDeath, shouldBeFollowedByItsTwin) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t former = broker_, heir = twin_;
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
+  EXPECT_EQ(broker_, heir);
+  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_followed"); }));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(BrokerDeath, shouldReplaceATwin) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t driver = broker_, former = twin_;
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_OK(harness::WaitUntil("another twin", [&] {
+    twin_ = Service().twin_pid();
+    return twin_ != 0 && twin_ != former;
+  }));
+  EXPECT_EQ(Service().broker_pid(), driver);
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(BrokerDeath, shouldBeFollowedByANewOneWhereBothHaveDied) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t former = broker_, twin = twin_;
+  ASSERT_NO_FATAL_FAILURE(Kill(twin));
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former, twin));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(BrokerDeath, shouldBeFollowedWhereItIsStopped) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t former = broker_;
+  ASSERT_EQ(kill(former, SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
+  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_killed"); }));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The owner sleeps, and so does the broker. The next one has the socket that wakes the worker.
+TEST_F(BrokerDeath, shouldWakeWorkersThatAttachedAfterTheTwinWasForked) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK(peer_->StopChecked());
+  std::unique_ptr<LedgerWorker> second;
+  ASSERT_OK_AND_ASSIGN(second, cluster_->StartLedger(2));
+  ASSERT_OK(cluster_->Handoff(second->id));
+  ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(PeerOptions()));
+  ASSERT_OK(peer_->Settle());
+  const pid_t former = broker_;
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(BrokerDeath, shouldMoveTheShardsOfAWorkerThatDiesWithIt) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<LedgerWorker> heir;
+  ASSERT_OK_AND_ASSIGN(heir, cluster_->StartLedger(2));
+  const pid_t former = broker_;
+  ASSERT_OK(owner_->process->Signal(SIGKILL));
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
+  ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+// Kills at random moments, of brokers, twins and owners, and handoffs.
+TEST_F(BrokerDeath, shouldLoseNothingAtRandomMoments) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const uint64_t deaths = harness::Setting("BATON_BROKER_DEATHS", 20);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
+  std::printf("%llu deaths, BATON_SEED=%llu\n", static_cast<unsigned long long>(deaths),
+              static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  int version = 1;
+  for (uint64_t i = 0; i < deaths; ++i) {
+    SCOPED_TRACE(absl::StrCat("death ", i));
+    const pid_t former = broker_, twin = twin_;
+    const uint64_t what = random() % 10;
+    if (what < 3) {
+      version = 3 - version;
+      std::unique_ptr<LedgerWorker> heir;
+      ASSERT_OK_AND_ASSIGN(heir, cluster_->StartLedger(version));
+      ASSERT_OK(cluster_->WaitUntilReady(heir->id));
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+      ASSERT_OK(owner_->process->Signal(SIGKILL));
+      owner_ = std::move(heir);
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
+    ASSERT_NO_FATAL_FAILURE(Kill(former));
+    const bool both = random() % 4 == 0;
+    if (both) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+      ASSERT_NO_FATAL_FAILURE(Kill(twin));
+    }
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(former, both ? twin : 0));
+    ASSERT_OK(peer_->Settle());
+  }
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The process that has the device is mortal still.
+TEST_F(BrokerDeath, shouldEndWithTheDriver) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t broker = broker_, twin = twin_;
+  ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+  ASSERT_OK(harness::WaitUntil("the brokers' ends",
+                               [&] { return kill(broker, 0) != 0 && kill(twin, 0) != 0; }));
+  const auto result = peer_->Stop();
+  ASSERT_OK(result);
+  EXPECT_GT(result->Count("disconnects"), 0u);
+  EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
+}
+
+}  // namespace
+}  // namespace baton
