@@ -1,5 +1,6 @@
 #include "lib/base/process_limits.h"
 
+#include <dirent.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +58,14 @@ absl::Status UseRealtimePriority(int priority) {
   return ErrnoStatus(errno, absl::StrCat("real-time priority ", priority,
                                          " (needs CAP_SYS_NICE or RLIMIT_RTPRIO, LimitRTPRIO= of "
                                          "a systemd unit)"));
+}
+
+int CountThreads() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
+  if (!threads) return 0;
+  int count = 0;
+  while (const dirent* const entry = readdir(threads.get())) count += entry->d_name[0] != '.';
+  return count;
 }
 
 }  // namespace baton

@@ -1,5 +1,5 @@
 // These functions raise and check what the kernel allows this process: the memory that it registers
-// and the priority of its threads.
+// and the priority of its threads, which they count.
 #ifndef LIB_BASE_PROCESS_LIMITS_H_
 #define LIB_BASE_PROCESS_LIMITS_H_
 
@@ -20,6 +20,9 @@ absl::Status CheckMemlockLimit(uint64_t bytes);
 // Makes the calling thread, but no thread or process that it starts, run before all ordinary ones
 // (SCHED_RR at `priority`, 1 to 99). kPermissionDenied names what is needed.
 absl::Status UseRealtimePriority(int priority);
+
+// Returns the number of this process's threads; 0: it cannot be told.
+int CountThreads();
 
 }  // namespace baton
 

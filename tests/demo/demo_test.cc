@@ -42,9 +42,9 @@ void ShowEverything(const char* mode) {
       "--shards", "2",
       // Its threads have real-time priorities: the rest leaves time to what starts.
       "--rate", "1000", "--handoffs", "2", "--upgrades", "2", "--bad-upgrades", "3", "--crashes",
-      "2", "--hangs", "1", "--cold-crashes", "1", "--control-kills", "1", "--poisons", "1",
-      "--baseline-runs", "1", "--keeper-kills", "2", "--baton-upgrades", "1", "--batond-kills",
-      "1"};
+      "2", "--hangs", "1", "--cold-crashes", "1", "--driver-kills", "2", "--control-kills", "1",
+      "--poisons", "1", "--baseline-runs", "1", "--keeper-kills", "2", "--baton-upgrades", "1",
+      "--batond-kills", "1"};
   auto demo = harness::ChildProcess::Start(options);
   ASSERT_TRUE(demo.ok()) << demo.status();
   auto line = (*demo)->ReadLine(kLong);
@@ -65,10 +65,11 @@ void ShowEverything(const char* mode) {
     EXPECT_TRUE(json->Has(name)) << name;
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
-  const std::vector<std::pair<std::string, uint64_t>> kinds = {
+  std::vector<std::pair<std::string, uint64_t>> kinds = {
       {"handoff", 2},       {"upgrade", 2},     {"bad_upgrade", 3},  {"crash_hot", 2},
       {"hang", 1},          {"crash_cold", 1},  {"control_kill", 1}, {"keeper_kill", 2},
       {"baton_upgrade", 1}, {"batond_kill", 1}, {"poison", 1}};
+  if (std::string(mode) == "brokered") kinds.emplace_back("driver_kill", 2);
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;

@@ -17,8 +17,8 @@ LiveModel Shown() {
   DemoOptions options;
   options.handoffs = 2;
   options.upgrades = options.bad_upgrades = options.hangs = options.cold_crashes = 0;
-  options.control_kills = options.keeper_kills = options.baton_upgrades = options.batond_kills =
-      options.poisons = 0;
+  options.driver_kills = options.control_kills = options.keeper_kills = options.baton_upgrades =
+      options.batond_kills = options.poisons = 0;
   options.crashes = 20;
   LiveModel model(options, kStart);
   model.BeginAct("With Baton, brokered workers", /*with_baton=*/true, kStart);

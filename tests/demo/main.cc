@@ -54,6 +54,9 @@ void AddFlags(examples::Flags& flags, DemoOptions& options, Output& output) {
   flags.Add("--crashes", &options.crashes, "kills of the owner with a hot standby [20]");
   flags.Add("--hangs", &options.hangs, "stops of the owner with a hot standby [5]");
   flags.Add("--cold-crashes", &options.cold_crashes, "kills without a standby [3]");
+  flags.Add("--driver-kills", &options.driver_kills,
+            "kills of the process that drives the queues, with brokered workers on the soft device "
+            "[20]");
   flags.Add("--control-kills", &options.control_kills, "kills of control [1]");
   flags.Add("--keeper-kills", &options.keeper_kills, "kills of the service's keeper [3]");
   flags.Add("--baton-upgrades", &options.baton_upgrades,

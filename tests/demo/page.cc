@@ -180,9 +180,9 @@ std::vector<EventKind> MarkedKinds(const ActResult& act) {
   std::vector<EventKind> kinds;
   for (const EventKind kind :
        {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade, EventKind::kCrashHot,
-        EventKind::kHang, EventKind::kCrashCold, EventKind::kControlKill, EventKind::kKeeperKill,
-        EventKind::kBatonUpgrade, EventKind::kBatondKill, EventKind::kPoison,
-        EventKind::kBaseline}) {
+        EventKind::kHang, EventKind::kCrashCold, EventKind::kDriverKill, EventKind::kControlKill,
+        EventKind::kKeeperKill, EventKind::kBatonUpgrade, EventKind::kBatondKill,
+        EventKind::kPoison, EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count > 0) kinds.push_back(kind);
   }
   return kinds;

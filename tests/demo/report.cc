@@ -101,6 +101,7 @@ std::string Silences(const DemoResult& result) {
                                     {EventKind::kCrashHot, "at a kill with a standby ready"},
                                     {EventKind::kCrashCold, "at a kill without one"},
                                     {EventKind::kHang, "at a hang"},
+                                    {EventKind::kDriverKill, "at a kill of the driver"},
                                     {EventKind::kKeeperKill, "at a kill of the keeper"},
                                     {EventKind::kBatonUpgrade, "at an upgrade of Baton"},
                                     {EventKind::kBatondKill, "at a kill of batond"}}) {

@@ -36,8 +36,8 @@ DemoResult Asked() {
   DemoResult result;
   DemoOptions& options = result.options;
   options.upgrades = options.bad_upgrades = options.crashes = options.hangs = 0;
-  options.cold_crashes = options.control_kills = options.keeper_kills = options.baton_upgrades =
-      options.batond_kills = options.baseline_runs = 0;
+  options.cold_crashes = options.driver_kills = options.control_kills = options.keeper_kills =
+      options.baton_upgrades = options.batond_kills = options.baseline_runs = 0;
   options.handoffs = options.poisons = 1;
   result.baton.events = {{EventKind::kHandoff, 0, 100, ""}};
   result.baton.peer = *harness::JsonObject::Parse("{\"ok\":true}");

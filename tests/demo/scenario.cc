@@ -82,6 +82,7 @@ const EventLook& LookOf(EventKind kind) {
       {"crash_hot", "process killed, standby ready", "#d9484a"},
       {"hang", "process hangs, standby ready", "#a3705f"},
       {"crash_cold", "process killed, no standby", "#9a6fd0"},
+      {"driver_kill", "driver of the queues killed", "#b03a7b"},
       {"control_kill", "control process killed", "#d9822b"},
       {"keeper_kill", "keeper killed", "#3f9e8c"},
       {"baton_upgrade", "Baton upgraded", "#8a6d3b"},

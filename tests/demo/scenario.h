@@ -71,6 +71,7 @@ enum class EventKind : uint8_t {
   kCrashHot,
   kHang,
   kCrashCold,
+  kDriverKill,  // the broker
   kControlKill,
   kKeeperKill,
   kBatonUpgrade,
@@ -153,6 +154,7 @@ struct DemoOptions {
   uint32_t crashes = 20;
   uint32_t hangs = 5;
   uint32_t cold_crashes = 3;
+  uint32_t driver_kills = 20;
   uint32_t control_kills = 1;
   uint32_t keeper_kills = 3;
   uint32_t baton_upgrades = 3;
@@ -171,12 +173,16 @@ struct DemoOptions {
             {EventKind::kCrashHot, crashes},
             {EventKind::kHang, hangs},
             {EventKind::kCrashCold, cold_crashes},
+            {EventKind::kDriverKill, HasBrokers() ? driver_kills : 0},
             {EventKind::kControlKill, control_kills},
             {EventKind::kKeeperKill, keeper_kills},
             {EventKind::kBatonUpgrade, baton_upgrades},
             {EventKind::kBatondKill, batond_kills},
             {EventKind::kPoison, poisons}};
   }
+
+  // Others than workers drive the queues, in a process that may die.
+  bool HasBrokers() const { return mode == Mode::kBrokered && fabric.device == "soft"; }
 
   // The flag, for programs that take it.
   std::vector<std::string> PriorityArguments() const {

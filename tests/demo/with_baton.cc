@@ -78,6 +78,7 @@ class Act {
       cluster.batond_arguments.emplace_back(flag);
       cluster.batond_arguments.push_back(std::to_string(value));
     }
+    if (options_.HasBrokers()) cluster.batond_arguments.emplace_back("--broker-processes");
     BATON_RETURN_IF_ERROR(workers_->Configure(&cluster));
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
     BATON_RETURN_IF_ERROR(workers_->Start(cluster_.get()));
@@ -120,6 +121,7 @@ class Act {
         {options_.crashes, &Act::CrashWithStandby},
         {options_.hangs, &Act::HangWithStandby},
         {options_.cold_crashes, &Act::CrashAlone},
+        {options_.HasBrokers() ? options_.driver_kills : 0, &Act::KillDriver},
         {options_.control_kills, &Act::KillControl},
         {options_.keeper_kills, &Act::KillKeeper},
         {options_.baton_upgrades, &Act::UpgradeBaton},
@@ -265,6 +267,31 @@ class Act {
         *peer_, EventKind::kCrashCold, AnsweredBy(workers_->VersionAfterKillAll()),
         [&] { return workers_->KillAll(); }, progress_, &result_->events));
     return Judge(workers_->OnKillAll());
+  }
+
+  // Until the next broker drives and has a twin.
+  absl::Status KillDriver(uint32_t) {
+    v1::Service before;
+    const auto has_both = [&] {
+      const auto now = cluster_->operators().GetStatus();
+      if (!now.ok() || now->services_size() != 1) return false;
+      const v1::Service& service = now->services(0);
+      if (service.twin_pid() == 0 || service.broker_pid() == before.broker_pid()) return false;
+      before = service;
+      return true;
+    };
+    BATON_RETURN_IF_ERROR(harness::WaitUntil("a broker and its twin", has_both));
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kDriverKill, AnsweredBy(workers_->owner().version()),
+        [&]() -> absl::Status {
+          if (kill(before.broker_pid(), SIGKILL) != 0) {
+            return ErrnoStatus(errno, "cannot kill the broker");
+          }
+          return harness::WaitUntil("the next broker", has_both);
+        },
+        progress_, &result_->events));
+    return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
   }
 
   absl::Status KillControl(uint32_t) {

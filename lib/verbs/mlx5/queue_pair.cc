@@ -82,8 +82,11 @@ absl::Status QueuePair::SetInit() { return commands_->Modify(number_, QueuePairS
 
 void QueuePair::NoteConnected(bool reads) { Know(reads ? kMaySend : kMaySend | kNoReads); }
 
+// Each ring may have to wake the device, and an heir may have a thousand queues that are idle.
 void QueuePair::TakeOver() {
-  sends_.RingAgain();
+  if (sends_.has_outstanding()) {
+    sends_.RingAgain();
+  }
   if (!shares_receives_) doorbell_->ReceivesPosted(number_, *failed_);
 }
 

@@ -69,6 +69,9 @@ class SendQueue {
   // ignores the ring if there are none.
   void RingAgain();
 
+  // Returns false if all requests have completed. Requires that CompletionQueue::TakeOver has
+  // brought the cursor up to date.
+  bool has_outstanding() const { return queued() != LoadCursor(memory_.cursors->sent); }
   // Returns how many slots were written so far, modulo 2^16.
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 

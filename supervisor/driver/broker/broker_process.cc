@@ -48,8 +48,12 @@ BrokerProcess::~BrokerProcess() {
 }
 
 absl::Status BrokerProcess::Run() {
-  // Otherwise peers would wait for page faults when this broker takes over.
-  native::Prefault();
+  // Otherwise peers would wait for page faults when this broker takes over. It reads the buffers
+  // only for sends whose data go with them.
+  native::Prefault({arena().buffers(), arena().shape().buffer_bytes});
+  // Otherwise the processor on which it dies would have nothing for its successor meanwhile.
+  // Without it the kernel unmaps as usual.
+  (void)native::StartUnmapper(/*kept=*/-1);
   const int priority = inheritance_.options.realtime_priority;
   const absl::Status hurries = priority > 0 ? UseRealtimePriority(priority) : absl::OkStatus();
   BATON_RETURN_IF_ERROR(TakeDrive(&board()));
@@ -130,7 +134,6 @@ bool BrokerProcess::LookAtBoard() {
   broker_.shards().CarryOut();
   if (broker_.TakeChanges()) TellChanges();
   seen_ = told;
-  board().seen.store(told, std::memory_order_release);
   return true;
 }
 
@@ -175,6 +178,7 @@ bool BrokerProcess::HandleNotices() {
     if (shard != driver::QueueDriver::kNoShard) broker_.NotifyOwner(shard);
   }
   device_->ServeAnotherFirst();
+  if (!noticed_) board().seen.store(seen_, std::memory_order_release);
   return worked;
 }
 

@@ -152,6 +152,18 @@ void BrokeredEngine::LookForEnd() {
 
 // ---------------------------------------------------------------- workers
 
+// The owner looks for the connection once it has the answer, so the broker handles the notice of it
+// first.
+absl::StatusOr<uint32_t> BrokeredEngine::Connect(uint32_t shard, const verbs::Address& address,
+                                                 std::string_view private_data, uint64_t tag) {
+  auto connection = HostEngine::Connect(shard, address, private_data, tag);
+  if (absl::IsUnavailable(connection.status()) && Settle()) {  // there was no room
+    connection = HostEngine::Connect(shard, address, private_data, tag);
+  }
+  if (connection.ok()) (void)Settle();
+  return connection;
+}
+
 // The broker takes shards from a worker that has ended, and frees its banks, by the slot.
 absl::Status BrokeredEngine::CheckPlace(uint32_t slot) {
   const auto is_left = [&] {

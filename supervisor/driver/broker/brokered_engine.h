@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +44,9 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
   std::vector<int> descriptors() const override;
   // Kills a broker that hangs, and reports it. The caller calls this every kHeartbeat.
   void Beat();
+
+  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                   std::string_view private_data, uint64_t tag) override;
 
   absl::Status CheckPlace(uint32_t slot) override;
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,

@@ -19,11 +19,22 @@ namespace baton::driver_process {
 namespace {
 
 constexpr size_t kBrokers = 2;
+// The next twin is forked so long after a takeover. A fork, and what the fork does first, would
+// take the processors from the one that has taken over.
+constexpr uint64_t kForkAfterNs = 50'000'000;
 // A twin that was sent so much and has not read it is replaced by one that inherits the state.
-constexpr uint32_t kMostUnread = 32;
+constexpr uint32_t kMostUnread = 96;
 // A broker that dies sooner has done little. After so many in a row, others will not do better.
 constexpr uint64_t kEarlyNs = 20'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
+
+// It stays the user that `baton-driver` is.
+Identity IdentityOf(const EngineOptions& options) {
+  Identity identity;
+  identity.realtime_priority = options.realtime_priority;
+  identity.may_hurry = options.realtime_priority != 0;
+  return identity;
+}
 
 // Returns only with an error.
 absl::Status BecomeBroker(BrokerInheritance inheritance) {
@@ -39,9 +50,7 @@ absl::Status BecomeBroker(BrokerInheritance inheritance) {
                           return kept;
                         }(),
                     .lifeline = inheritance.lifeline,
-                    .identity = {.uid = std::nullopt,
-                                 .gid = std::nullopt,
-                                 .realtime_priority = inheritance.options.realtime_priority}}));
+                    .identity = IdentityOf(inheritance.options)}));
   // Lives as long as the process.
   return (new BrokerProcess(std::move(inheritance)))->Run();
 }
@@ -121,11 +130,13 @@ absl::Status Brokers::Turn() {
         absl::StrCat(early_deaths_, " brokers in a row have died soon; the last one ", last_end_));
   }
   const uint64_t now = MonotonicNanoseconds();
-  const bool may_fork = brokers_.empty() || driver() != 0;
-  if (brokers_.size() >= kBrokers || !may_fork || now < fork_at_ns_) return absl::OkStatus();
+  const bool may_fork = brokers_.empty()
+                            ? now >= fork_again_ns_
+                            : driver() != 0 && now >= std::max(fork_at_ns_, fork_again_ns_);
+  if (brokers_.size() >= kBrokers || !may_fork) return absl::OkStatus();
   const absl::Status forked = Fork();
   if (!forked.ok()) {
-    fork_at_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
+    fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
     if (brokers_.empty()) tell_("broker_not_forked", std::string(MessageOf(forked)));
   }
   return absl::OkStatus();
@@ -150,7 +161,7 @@ void Brokers::OnDeath(const Broker& broker, const std::string& how) {
   const bool early = now - since < kEarlyNs;
   early_deaths_ = early ? early_deaths_ + 1 : 0;
   if (early) {
-    fork_at_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
+    fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
   } else {
     pauses_.Reset();
   }
@@ -163,7 +174,9 @@ void Brokers::TellSuccession() {
   const uint64_t generation = board_->generation.load();
   if (generation == told_generation_) return;
   const bool follows = std::exchange(told_generation_, generation) != 0;
+  told_driver_ = board_->driver.load();
   if (!follows) return;
+  fork_at_ns_ = MonotonicNanoseconds() + kForkAfterNs;
   tell_("broker_followed",
         absl::StrCat("a broker has died", last_end_.empty() ? "" : absl::StrCat(": ", last_end_),
                      "; process ", board_->driver.load(), " drives the queues since, after ",

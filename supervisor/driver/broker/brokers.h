@@ -80,9 +80,11 @@ class Brokers {
   Pipe lifeline_;
   std::vector<Broker> brokers_;  // that live, at most two
   uint64_t told_generation_ = 0;
-  std::string last_end_;       // of the broker that drove last
-  uint32_t early_deaths_ = 0;  // in a row
-  uint64_t fork_at_ns_ = 0;    // not before
+  pid_t told_driver_ = 0;       // that has taken over completely
+  std::string last_end_;        // of the broker that drove last
+  uint32_t early_deaths_ = 0;   // in a row
+  uint64_t fork_at_ns_ = 0;     // a twin, not before
+  uint64_t fork_again_ns_ = 0;  // any, not before: the last one failed
   BackOff pauses_;
   std::optional<uint64_t> asked_;  // value of BrokerBoard::told at the last Beat()
 };

@@ -281,9 +281,12 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
 }
 
 bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
-  if (engine_.succession().IsFenced(worker.slot())) return false;  // what it says is not believed
-  engine_.succession().WorkerEnded(worker.slot(), worker.id(), "detached");
-  engine_.succession().WorkerDead(worker.slot(), worker.id());
+  Succession& succession = engine_.succession();
+  if (succession.IsFenced(worker.slot())) return false;  // what it says is not believed
+  succession.WorkerEnded(worker.slot(), worker.id(), "detached");
+  // Drivers elsewhere may have fenced it meanwhile.
+  if (!succession.Settle() || succession.IsFenced(worker.slot())) return false;
+  succession.WorkerDead(worker.slot(), worker.id());
   return true;
 }
 

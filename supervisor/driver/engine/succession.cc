@@ -85,6 +85,13 @@ void Succession::Retire(uint32_t slot, uint64_t id, bool retired) {
   NameHeirs();
 }
 
+bool Succession::Settle() {
+  if (drivers_ == nullptr) return true;  // an engine of tests
+  const bool settled = drivers_->Settle();
+  LookAtShards();
+  return settled;
+}
+
 void Succession::PardonDeath(uint32_t slot, uint64_t id) {
   arena::StoreRelease(arena_->worker_record(slot).pardoned_id, id);
 }

@@ -63,8 +63,9 @@ class Succession {
   // Gives the worker no shard any more, or does so again. A worker for which IsIdle() is true after
   // Settle() stays idle.
   virtual void Retire(uint32_t slot, uint64_t id, bool retired);
-  // See ShardDrivers.
-  bool Settle() { return drivers_ == nullptr || drivers_->Settle(); }
+  // Has the drivers carry out all that was decided, and notices what they did. False: one has not
+  // answered in time.
+  bool Settle();
   // Called when all registered threads of the worker are dead, or it has detached: it writes no
   // more.
   virtual void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause);

@@ -105,12 +105,13 @@ void ForgetKeepersVariables() {
 
 absl::Status Confine(const Identity& identity) {
   BATON_RETURN_IF_ERROR(LimitPriority(identity.realtime_priority));
-  if (identity.may_listen && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) {
+  if ((identity.may_listen || identity.may_hurry) && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) {
     return ErrnoStatus(errno, "keeping capabilities");
   }
   BATON_RETURN_IF_ERROR(TakeIdentity(identity));
-  static_assert(CAP_NET_BIND_SERVICE < 32);
-  return DropCapabilities(identity.may_listen ? CAP_TO_MASK(CAP_NET_BIND_SERVICE) : 0);
+  static_assert(CAP_NET_BIND_SERVICE < 32 && CAP_SYS_NICE < 32);
+  return DropCapabilities((identity.may_listen ? CAP_TO_MASK(CAP_NET_BIND_SERVICE) : 0) |
+                          (identity.may_hurry ? CAP_TO_MASK(CAP_SYS_NICE) : 0));
 }
 
 }  // namespace baton::driver_process

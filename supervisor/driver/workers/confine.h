@@ -25,10 +25,12 @@ struct Identity {
   std::optional<gid_t> gid;
   int realtime_priority = 0;  // the highest that its threads may have; 0: none
   bool may_listen = false;    // keeps CAP_NET_BIND_SERVICE (ports below 1024), if it has it
+  bool may_hurry = false;     // keeps CAP_SYS_NICE likewise, where the limit cannot be raised
 };
 
 // Takes the identity for good, whatever the process executes later. Drops supplementary groups if
-// `uid` or `gid` is given. Gives up every capability except the one that `may_listen` keeps.
+// `uid` or `gid` is given. Gives up every capability except those that `may_listen` and `may_hurry`
+// keep.
 absl::Status Confine(const Identity& identity);
 
 }  // namespace baton::driver_process

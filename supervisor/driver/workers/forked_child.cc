@@ -1,16 +1,15 @@
 #include "supervisor/driver/workers/forked_child.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/memory_shortage.h"
+#include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/native/lifeline.h"
 
@@ -19,10 +18,7 @@ namespace {
 
 // Checks that there is one thread: a lock that another held would be held in the child for ever.
 absl::Status CheckAlone() {
-  std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
-  if (!threads) return ErrnoStatus(errno, "opendir of /proc/self/task");
-  int count = 0;
-  while (const dirent* const entry = readdir(threads.get())) count += entry->d_name[0] != '.';
+  const int count = CountThreads();
   if (count == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("this driver has ", count, " threads: one that forks must have one"));
