@@ -97,9 +97,9 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
 
 // The device refuses the error state, so it may still execute what is outstanding. The queue pair
 // is destroyed. A forked driver cannot do that: the end waits for completions, and
-// FinishAbandoned() tries again.
+// FinishAbandoned() tries again. A lost device executes nothing any more.
 void ConnectionTeardown::OnNotStopped(uint32_t index, const absl::Status& why) {
-  if (!state_.objects->has_forked_drivers) return Abandon(index, MessageOf(why));
+  if (!MayBeAtWork()) return Abandon(index, MessageOf(why));
   ConnectionSlot& slot = state_.slots[index];
   if (!std::exchange(slot.stop_refused, true)) {
     slot.end_reason += absl::StrCat("; ", why.message());
@@ -191,7 +191,7 @@ void ConnectionTeardown::FailUnknown(uint32_t index, std::string_view why) {
 // instead. One that is not in that state is not abandoned, because the device could execute its
 // requests after the end.
 void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
-  if (state_.slots[index].stop_refused) return;
+  if (state_.slots[index].stop_refused && MayBeAtWork()) return;
   arena::StoreRelaxed(state_.record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
@@ -209,8 +209,8 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
     const bool stop_refused = state_.slots[index].stop_refused;
     if (StateOf(connection) != ConnectionState::kDraining) continue;
     if (connection.abandoned == 0 && !stop_refused) continue;
-    const bool quiet = !state_.objects->has_forked_drivers ||
-                       MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
+    const bool quiet =
+        !MayBeAtWork() || MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);
       continue;

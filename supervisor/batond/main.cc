@@ -196,8 +196,9 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
       "--outside-effects", [&] { service.set_outside_effects(true); },
       "A successor starts only when the whole former process is gone");
   app.add_flag_callback(
-      "--broker-processes", [&] { service.set_broker_processes(true); },
-      "Brokers drive the queues: if one dies, its twin goes on, and no connection ends");
+      "--no-broker-processes", [&] { service.set_broker_processes(false); },
+      "The driver drives the queues, and connections end with it; else brokers do on the soft "
+      "device");
   app.add_flag_callback(
       "--dump-buffers", [&] { service.set_dump_buffers(true); },
       "Core dumps have the buffers, which prolongs blackouts");

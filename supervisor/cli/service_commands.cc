@@ -204,12 +204,22 @@ std::string FormatDriver(const v1::Service& service) {
                        service.driver_release());
 }
 
+// Formats who drives the queues, and who waits to do so. Empty where the driver or workers do.
+std::string FormatBroker(const v1::Service& service) {
+  if (service.broker_pid() == 0) return "";
+  return absl::StrCat("pid ", service.broker_pid(),
+                      service.twin_pid() == 0
+                          ? ", without a twin at this moment"
+                          : absl::StrCat("; its twin pid ", service.twin_pid()));
+}
+
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
   std::vector<std::pair<std::string, std::string>> fields = {
       {"Service", service.name()},
       {"Device", FormatDevice(service)},
       {"Keeper", FormatKeeper(service)},
       {"Driver", FormatDriver(service)},
+      {"Broker", FormatBroker(service)},
       {"Version", FormatVersion(service.version())},
       {"Worker socket", service.worker_socket()},
       {"Listeners", FormatNetwork(service)},

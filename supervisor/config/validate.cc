@@ -170,13 +170,7 @@ void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
 void CheckNative(const v1::ServiceConfig& service, const Node& node) {
   if (service.mode() == v1::BROKERED) {
     if (service.has_native()) node.Refuse("native", "is for mode NATIVE, and the mode is BROKERED");
-    if (service.broker_processes() && service.device().has_rdma()) {
-      node.Refuse("broker_processes", "needs the soft device: queues of others are not shared yet");
-    }
     return;
-  }
-  if (service.broker_processes()) {
-    node.Refuse("broker_processes", "is for mode BROKERED: native workers drive queues themselves");
   }
   if (service.mode() != v1::NATIVE) return node.Refuse("mode", "is neither BROKERED nor NATIVE");
   const Node native_node = node.Child("native");
@@ -191,6 +185,18 @@ void CheckNative(const v1::ServiceConfig& service, const Node& node) {
       {"workers", std::min(2u, service.max_workers()), 1, service.max_workers()});
   native_node.CheckRange(
       {"queue_pairs_per_shard", DefaultQueuePairs(service), 1, arena::kMaxConnections});
+}
+
+void CheckBrokers(v1::ServiceConfig& service, const Node& node) {
+  const bool brokered = service.mode() == v1::BROKERED;
+  const bool soft = !service.device().has_rdma();
+  if (!service.has_broker_processes()) {
+    service.set_broker_processes(brokered && soft);
+  } else if (service.broker_processes() && !brokered) {
+    node.Refuse("broker_processes", "is for mode BROKERED: native workers drive queues themselves");
+  } else if (service.broker_processes() && !soft) {
+    node.Refuse("broker_processes", "needs the soft device; leave it out");
+  }
 }
 
 bool IsText(const std::string& text) {
@@ -295,6 +301,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckHeaps(service, node);
   CheckNative(service, node);
+  CheckBrokers(service, node);
   CheckStateDecoder(service, node);
   CheckPlacement(service, node);
   CheckHugePages(service, node);

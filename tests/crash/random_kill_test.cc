@@ -1,6 +1,6 @@
 // Ends owners at random moments under load: killed, hung, and hung for about as long as the keeper
 // waits; with no, one and two standbys; with control alive, stopped and dead, and without batond.
-// The keeper is the same all the time, and no batond but the next one finds it.
+// Brokers, keepers and batonds die with them. The driver is the same all the time.
 // BATON_KILLS: how many owners have to end (32; 8 where that takes long); BATON_SEED: of all that
 // is random (printed); BATON_RATE: of the peer, in messages per second (6000).
 #include <signal.h>
@@ -84,6 +84,10 @@ class RandomKillTest : public CrashTest {
     PassTime(Draw(kLatestKillUs));
     const Control control = TroubleControl();
     ASSERT_NO_FATAL_FAILURE(TroubleKeeper());
+    if (Draw(2) == 0) {
+      ASSERT_NO_FATAL_FAILURE(TroubleBrokers());
+      PassTime(Draw(1000));
+    }
     ++counts_[{ending, workers_.size(), control}];
     const bool heir_dies_too = !workers_.empty() && Draw(10) == 0;
     ASSERT_OK(victim->process->Signal(ending == Ending::kKilled ? SIGKILL : SIGSTOP));
@@ -284,6 +288,23 @@ class RandomKillTest : public CrashTest {
     ++keepers_killed_;
   }
 
+  // One that drives the queues is killed or stopped, a waiting one is killed, or both are.
+  void TroubleBrokers() {
+    const auto description = cluster_->keeper().Describe();
+    ASSERT_OK(description);
+    const pid_t broker = description->service().broker_pid();
+    const pid_t twin = description->service().twin_pid();
+    const uint64_t draw = Draw(20);
+    if (broker != 0 && draw < 16) {
+      kill(broker, draw == 0 ? SIGSTOP : SIGKILL);
+      ++brokers_ended_;
+    }
+    if (twin != 0 && draw >= 13) {
+      kill(twin, SIGKILL);
+      ++twins_killed_;
+    }
+  }
+
   void BringControlBack() {
     // Nobody else kills it, so it is the same process.
     if (stopped_control_ != 0) kill(stopped_control_, SIGCONT);
@@ -305,11 +326,11 @@ class RandomKillTest : public CrashTest {
     }
     std::printf(
         "%llu owners ended, %llu went on in time; besides, %llu standbys were killed with the "
-        "owner, %llu keepers, %llu controls, %llu batonds, and %llu healthy workers that got no "
-        "processor\n",
-        Printable(ended_), Printable(went_on_), Printable(heirs_killed_),
-        Printable(keepers_killed_), Printable(controls_killed_), Printable(batonds_killed_),
-        Printable(starved_));
+        "owner, %llu brokers and %llu twins, %llu keepers, %llu controls, %llu batonds, and %llu "
+        "healthy workers that got no processor\n",
+        Printable(ended_), Printable(went_on_), Printable(heirs_killed_), Printable(brokers_ended_),
+        Printable(twins_killed_), Printable(keepers_killed_), Printable(controls_killed_),
+        Printable(batonds_killed_), Printable(starved_));
   }
 
   std::mt19937_64 random_;
@@ -321,6 +342,7 @@ class RandomKillTest : public CrashTest {
   pid_t driver_ = 0;  // after the first restart of batond
   std::map<Kind, uint64_t> counts_;
   uint64_t started_ = 0, ended_ = 0, went_on_ = 0, starved_ = 0;
+  uint64_t brokers_ended_ = 0, twins_killed_ = 0;
   uint64_t heirs_killed_ = 0, keepers_killed_ = 0, controls_killed_ = 0, batonds_killed_ = 0;
 };
 

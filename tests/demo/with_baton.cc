@@ -78,7 +78,6 @@ class Act {
       cluster.batond_arguments.emplace_back(flag);
       cluster.batond_arguments.push_back(std::to_string(value));
     }
-    if (options_.HasBrokers()) cluster.batond_arguments.emplace_back("--broker-processes");
     BATON_RETURN_IF_ERROR(workers_->Configure(&cluster));
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
     BATON_RETURN_IF_ERROR(workers_->Start(cluster_.get()));

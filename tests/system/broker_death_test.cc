@@ -38,8 +38,7 @@ using harness::PeerProcess;
 
 class BrokerDeath : public harness::ClusterFixture {
  protected:
-  void Start(ClusterOptions options = ClusterOptions()) {
-    options.batond_arguments.push_back("--broker-processes");
+  void Start(const ClusterOptions& options = ClusterOptions()) {
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));

@@ -43,13 +43,14 @@ struct BrokerBoard {
   // Written by the broker that drives.
   // Value of `told` of which all is carried out, notices of connections included.
   alignas(64) std::atomic<uint64_t> seen{0};
-  std::atomic<uint64_t> changes{0};          // grows when shards have changed
-  std::atomic<uint64_t> generation{0};       // brokers that have driven
-  std::atomic<pid_t> driver{0};              // process that drives, or did; 0: none yet
-  std::atomic<uint64_t> drives_since_ns{0};  // CLOCK_MONOTONIC
-  std::atomic<uint64_t> took_over_ns{0};     // how long it took to take over
-  BoardStatus ended;                         // all connections have, because the device is lost
-  TurnTimes times;                           // `baton-driver` reads them while they change
+  std::atomic<uint64_t> changes{0};       // grows when shards have changed
+  std::atomic<uint64_t> releasers{0};     // see BrokeredOptions
+  std::atomic<uint64_t> generation{0};    // brokers that have driven
+  std::atomic<pid_t> driver{0};           // process that drives, or did; 0: none yet
+  std::atomic<uint64_t> took_lock_ns{0};  // when it did; CLOCK_MONOTONIC
+  std::atomic<uint64_t> took_over_ns{0};  // how long it took to take over
+  BoardStatus ended;                      // all connections have, because the device is lost
+  TurnTimes times;                        // `baton-driver` reads them while they change
 };
 
 // Owns the mapping of a board. Processes that are forked from this one inherit it.

@@ -67,6 +67,7 @@ absl::Status BrokerProcess::Run() {
 // A broker that is killed in this call is followed by another one, which repeats it.
 absl::Status BrokerProcess::TakeOver() {
   const uint64_t begun_ns = MonotonicNanoseconds();
+  board().took_lock_ns.store(begun_ns);
   board().driver.store(getpid());
   BATON_CRASH_POINT("broker-took-the-lock");
   ReadMessages();
@@ -80,9 +81,7 @@ absl::Status BrokerProcess::TakeOver() {
   arena::StoreRelaxed(arena().header().driver_sleeping, 0u);
   broker_.shards().GoOn();
   BATON_CRASH_POINT("broker-went-on");
-  const uint64_t now = MonotonicNanoseconds();
-  board().took_over_ns.store(now - begun_ns);
-  board().drives_since_ns.store(now);
+  board().took_over_ns.store(MonotonicNanoseconds() - begun_ns);
   board().generation.fetch_add(1);
   TellChanges();
   watcher_.emplace(

@@ -70,6 +70,7 @@ BrokerInheritance BrokeredEngine::InheritanceOfBroker() {
   inheritance.host_wake = wake_fd();
   inheritance.news = news_fd();
   inheritance.options = options_;
+  inheritance.options.releasers = &board_->releasers;
   return inheritance;
 }
 

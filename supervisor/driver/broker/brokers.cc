@@ -157,7 +157,7 @@ void Brokers::Reap() {
 
 void Brokers::OnDeath(const Broker& broker, const std::string& how) {
   const uint64_t now = MonotonicNanoseconds();
-  const uint64_t since = Drives(broker) ? board_->drives_since_ns.load() : broker.forked_ns;
+  const uint64_t since = Drives(broker) ? board_->took_lock_ns.load() : broker.forked_ns;
   const bool early = now - since < kEarlyNs;
   early_deaths_ = early ? early_deaths_ + 1 : 0;
   if (early) {

@@ -31,7 +31,7 @@ BrokeredShards::BrokeredShards(arena::Arena* arena, EngineListener* listener, Wo
       options_(options),
       apply_next_(std::move(apply_next)),
       awaits_first_commit_(arena->shape().shards, 0),
-      has_released_(arena->shape().workers, 0),
+      releasers_(options.releasers != nullptr ? *options.releasers : own_releasers_),
       reports_(arena) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) ownerships_.emplace_back(arena, i);
 }
@@ -48,10 +48,6 @@ void BrokeredShards::SetDriver(driver::QueueDriver* driver) {
             listener_->OnEvent(kind, std::string(message), 0, static_cast<int>(shard), -1);
           },
       .nanoseconds = options_.nanoseconds});
-}
-
-void BrokeredShards::ForgetReleases() {
-  std::fill(has_released_.begin(), has_released_.end(), uint8_t{0});
 }
 
 void BrokeredShards::Run(const BrokeredOptions::Work& work) {
@@ -76,7 +72,7 @@ std::string BrokeredShards::GiveToHeir(uint32_t shard) {
   const uint64_t heir = arena::LoadAcquire(arena_.succession(shard).heir);
   if (heir == 0 || HasEnded(static_cast<uint32_t>(heir - 1))) return "it has no heir";
   // Succession looks first whether that worker wants no shard any more.
-  if (has_released_[heir - 1] != 0) return "its heir has released a shard just now";
+  if (HasReleased(heir - 1)) return "its heir has released a shard just now";
   std::string why = WhyGivingWaits(arena_, ownership, options_.outside_effects);
   if (!why.empty()) return why;
   const auto slot = static_cast<uint32_t>(heir - 1);
@@ -178,7 +174,7 @@ void BrokeredShards::OnCommit(uint32_t shard, bool released) {
 }
 
 void BrokeredShards::OnReleased(uint32_t shard) {
-  has_released_[ownerships_[shard].owner_slot()] = 1;
+  releasers_.fetch_or(uint64_t{1} << ownerships_[shard].owner_slot());
   ApplyAcceptsInto(shard);
   change_->Begin(ownerships_[shard]);
   Ended ended = End(shard);

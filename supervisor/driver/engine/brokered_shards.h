@@ -4,6 +4,7 @@
 #ifndef SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
 #define SUPERVISOR_DRIVER_ENGINE_BROKERED_SHARDS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -28,6 +29,9 @@ namespace baton::driver_process {
 struct BrokeredOptions : ServiceOptions {
   // Test builds only: forgets unacknowledged completions when a shard changes hands.
   bool break_recovery = false;
+  // A bit for each worker slot: it has released a shard, and Succession has not looked since. The
+  // next driver has to find it. Null: there is none, and this one keeps it.
+  std::atomic<uint64_t>* releasers = nullptr;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
   // A simulation sets this, so that the driver can die in `work`: `go_on` is then called, for the
   // one that follows it.
@@ -76,7 +80,7 @@ class BrokeredShards final : public ShardDrivers {
   bool TakeNews() { return std::exchange(has_news_, false); }
   // Called when Succession is about to look, or has looked, at all that was taken: which workers
   // have released a shard.
-  void ForgetReleases();
+  void ForgetReleases() { releasers_.store(0); }
   // Does what Succession has decided since the last call.
   void CarryOut();
   // See DriverObserver.
@@ -104,6 +108,7 @@ class BrokeredShards final : public ShardDrivers {
   std::string GiveToHeir(uint32_t shard);
   void GiveAllToHeirs();
   bool HasEnded(uint32_t slot) const;
+  bool HasReleased(uint64_t slot) const { return (releasers_.load() >> slot & 1) != 0; }
   uint32_t shard_count() const { return static_cast<uint32_t>(ownerships_.size()); }
 
   arena::Arena& arena_;
@@ -114,7 +119,8 @@ class BrokeredShards final : public ShardDrivers {
   driver::QueueDriver* driver_ = nullptr;
   std::vector<driver::Ownership> ownerships_;  // by shard
   std::vector<uint8_t> awaits_first_commit_;   // likewise
-  std::vector<uint8_t> has_released_;          // by worker slot, since the last ForgetReleases()
+  std::atomic<uint64_t> own_releasers_{0};
+  std::atomic<uint64_t>& releasers_;  // a bit for each worker slot, since ForgetReleases()
   ShardReports reports_;
   std::optional<ShardChange> change_;  // set with the driver
   bool has_news_ = false;
