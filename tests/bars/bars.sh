@@ -173,6 +173,20 @@ bar-filed() {
   done
 }
 
+# 2,000 brokers die at random moments under checked load, some with their twins, or with the owner of all shards.
+# BATON_DEATHS (2000), BATON_SEED (any).
+bar-broker-deaths() {
+  run_test --test_timeout=7200 --test_env=BATON_BROKER_DEATHS="${BATON_DEATHS:-2000}" \
+    --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*AtRandomMoments' //tests/system:broker_death_test
+}
+
+# A broker that takes over is killed after each of 1,000 consecutive instructions of that: the next one repeats it, and
+# each message arrives once. BATON_STEPS (1000), BATON_SEED (any).
+bar-broker-steps() {
+  run_test --test_timeout=7200 --test_env=BATON_BROKER_STEPS="${BATON_STEPS:-1000}" \
+    --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*CutShort' //tests/supervisor/driver:brokered_engine_test
+}
+
 # Each fuzzer runs 10 million inputs, or 20 minutes, and finds nothing.
 bar-fuzz() { ./run fuzz --runs 10000000 --seconds 1200; }
 
@@ -418,6 +432,7 @@ bar-random-commands() {
 }
 
 # 10,000 random kills of the ledger worker, hung and crashed, with and without standby, control and batond, under load.
+# Brokers, twins and keepers die with every second, fifth and fourth of them.
 bar-random-kills() {
   run_test --test_timeout=3000 \
     --test_env=BATON_KILLS="${BATON_KILLS:-10000}" --test_env=BATON_RATE="${BATON_RATE:-12000}" \

@@ -11,7 +11,6 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/clock.h"
-#include "lib/base/crash_point.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/native/mappings.h"
@@ -69,7 +68,6 @@ absl::Status BrokerProcess::TakeOver() {
   const uint64_t begun_ns = MonotonicNanoseconds();
   board().took_lock_ns.store(begun_ns);
   board().driver.store(getpid());
-  BATON_CRASH_POINT("broker-took-the-lock");
   ReadMessages();
   NoteSettings();
   std::vector<uint32_t> shards(shard_count()), connections(arena().shape().connections);
@@ -77,10 +75,8 @@ absl::Status BrokerProcess::TakeOver() {
   std::iota(connections.begin(), connections.end(), 0);
   device_->Restore(shards, connections);
   BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
-  BATON_CRASH_POINT("broker-adopted");
   arena::StoreRelaxed(arena().header().driver_sleeping, 0u);
   broker_.shards().GoOn();
-  BATON_CRASH_POINT("broker-went-on");
   board().took_over_ns.store(MonotonicNanoseconds() - begun_ns);
   board().generation.fetch_add(1);
   TellChanges();
