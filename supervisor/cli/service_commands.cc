@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -214,12 +215,12 @@ std::string FormatBroker(const v1::Service& service) {
 }
 
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
+  constexpr ptrdiff_t kBehindDriver = 4;
   std::vector<std::pair<std::string, std::string>> fields = {
       {"Service", service.name()},
       {"Device", FormatDevice(service)},
       {"Keeper", FormatKeeper(service)},
       {"Driver", FormatDriver(service)},
-      {"Broker", FormatBroker(service)},
       {"Version", FormatVersion(service.version())},
       {"Worker socket", service.worker_socket()},
       {"Listeners", FormatNetwork(service)},
@@ -231,6 +232,9 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
       {"Buffers", FormatMemory(service)},
       {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
       {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""}};
+  if (const std::string broker = FormatBroker(service); !broker.empty()) {
+    fields.insert(fields.begin() + kBehindDriver, {"Broker", broker});
+  }
   for (const v1::CausedBlackout& one : service.blackouts()) {
     fields.emplace_back(absl::StrCat("Blackout, ", one.cause()), FormatBlackout(one.blackout()));
   }

@@ -43,8 +43,8 @@ bool ShardEngine::IsIdle(uint32_t slot, uint64_t id) const {
          });
 }
 
-void ShardEngine::Retire(uint32_t slot, uint64_t id) {
-  if (roster.Find(slot, id) != nullptr) roster[slot].retired = true;
+void ShardEngine::Retire(uint32_t slot, uint64_t id, bool retired) {
+  if (roster.Find(slot, id) != nullptr) roster[slot].retired = retired;
 }
 
 void ShardEngine::WorkerEnded(uint32_t slot, uint64_t id, std::string_view) {

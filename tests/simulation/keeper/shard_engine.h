@@ -31,7 +31,7 @@ class ShardEngine final : public driver_process::testing::InlineEngine {
   void AskToStop(uint32_t slot, uint64_t id) override;
   bool IsReady(uint32_t slot) const override { return roster.CanServe(roster[slot]); }
   bool IsIdle(uint32_t slot, uint64_t id) const override;
-  void Retire(uint32_t slot, uint64_t id) override;
+  void Retire(uint32_t slot, uint64_t id, bool retired) override;
   void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
   void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;

@@ -164,7 +164,7 @@ TEST(Reload, shouldNeedAnotherKeeperForTheOtherFieldsOfAService) {
                   "connection_state_bytes", "shard_state_bytes", "buffer_bytes", "max_workers",
                   "outside_effects", "realtime_priority", "heartbeat_ms", "max_inline_bytes",
                   "shared_receive_queue_depth", "network_namespace", "dump_buffers", "huge_pages",
-                  "placement", "log", "shard_heap_bytes"));
+                  "placement", "log", "shard_heap_bytes", "broker_processes"));
   EXPECT_TRUE(Same(change.config, Parse(kBase).services(0)));
 }
 
