@@ -99,8 +99,12 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
 // is destroyed. A forked driver cannot do that: the end waits for completions, and
 // FinishAbandoned() tries again. A lost device executes nothing any more.
 void ConnectionTeardown::OnNotStopped(uint32_t index, const absl::Status& why) {
-  if (!MayBeAtWork()) return Abandon(index, MessageOf(why));
+  if (!state_.objects->has_forked_drivers) return Abandon(index, MessageOf(why));
   ConnectionSlot& slot = state_.slots[index];
+  if (!state_.device_lost.empty()) {
+    slot.stop_refused = true;
+    return Abandon(index, MessageOf(why));
+  }
   if (!std::exchange(slot.stop_refused, true)) {
     slot.end_reason += absl::StrCat("; ", why.message());
     state_.observer->OnConnectionState(
@@ -191,12 +195,14 @@ void ConnectionTeardown::FailUnknown(uint32_t index, std::string_view why) {
 // instead. One that is not in that state is not abandoned, because the device could execute its
 // requests after the end.
 void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
-  if (state_.slots[index].stop_refused && MayBeAtWork()) return;
+  ConnectionSlot& slot = state_.slots[index];
+  if (slot.stop_refused && state_.device_lost.empty()) return;
+  slot.device_gone = slot.stop_refused;
   arena::StoreRelaxed(state_.record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
-  state_.slots[index].end_reason += absl::StrCat("; abandoned: ", View(why));
-  state_.slots[index].abandoned_ns = MonotonicNanoseconds();
+  slot.end_reason += absl::StrCat("; abandoned: ", View(why));
+  slot.abandoned_ns = MonotonicNanoseconds();
   state_.abandoned.push_back(index);
   ++state_.ends_noted;
 }
@@ -209,8 +215,8 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
     const bool stop_refused = state_.slots[index].stop_refused;
     if (StateOf(connection) != ConnectionState::kDraining) continue;
     if (connection.abandoned == 0 && !stop_refused) continue;
-    const bool quiet =
-        !MayBeAtWork() || MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
+    const bool quiet = !state_.objects->has_forked_drivers || state_.slots[index].device_gone ||
+                       MonotonicNanoseconds() - state_.slots[index].abandoned_ns >= kAtWorkNs;
     if (connection.shard != shard || !quiet) {
       state_.abandoned.push_back(index);
       continue;

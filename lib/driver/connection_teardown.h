@@ -70,10 +70,6 @@ class ConnectionTeardown {
 
  private:
   bool AwaitsNotice(uint32_t connection) const;
-  // Returns whether the device may execute what is outstanding on a queue pair that is given up.
-  bool MayBeAtWork() const {
-    return state_.objects->has_forked_drivers && state_.device_lost.empty();
-  }
   void OnNotStopped(uint32_t connection, const absl::Status& why);
   bool Drained(uint32_t connection) const;
   void ForgetSlot(uint32_t connection);

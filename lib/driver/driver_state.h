@@ -80,6 +80,7 @@ struct ConnectionSlot {
   bool ending = false;         // in DriverState::ending
   bool unnoticed = false;      // begun by DriverState::BeginUnnoticed
   bool stop_refused = false;   // its device refuses to put the queue pair in the error state
+  bool device_gone = false;    // likewise, and it is lost: it executes nothing any more
   // MonotonicNanoseconds() when it was abandoned, or its stop refused; 0: not by this driver
   uint64_t abandoned_ns = 0;
   std::string end_reason;

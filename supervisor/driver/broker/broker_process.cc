@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,10 +81,7 @@ absl::Status BrokerProcess::TakeOver() {
   board().took_over_ns.store(MonotonicNanoseconds() - begun_ns);
   board().generation.fetch_add(1);
   TellChanges();
-  watcher_.emplace(
-      &arena(), inheritance_.options.realtime_priority,
-      [this](uint32_t slot, uint64_t id) { NoteDeath(slot, id); },
-      [this](uint32_t, uint64_t) { WakeHost(); });
+  StartWatcher();
   for (uint32_t slot = 0; slot < inheritance_.watched.size(); ++slot) {
     Watch(slot, inheritance_.watched[slot]);
   }
@@ -187,6 +185,20 @@ void BrokerProcess::ContinueLoss() {
 }
 
 // ---------------------------------------------------------------- deaths of workers
+
+// Without it, the ends of workers' processes tell of their deaths.
+void BrokerProcess::StartWatcher() {
+  try {
+    watcher_.emplace(
+        &arena(), inheritance_.options.realtime_priority,
+        [this](uint32_t slot, uint64_t id) { NoteDeath(slot, id); },
+        [this](uint32_t, uint64_t) { WakeHost(); });
+  } catch (const std::system_error& error) {
+    Tell("no_death_watch",
+         absl::StrCat("a broker cannot start the thread that notices deaths of workers at once (",
+                      error.what(), "; see RLIMIT_NPROC, pids.max): their ends are noticed later"));
+  }
+}
 
 // Before it has taken over, it only remembers whom to watch.
 void BrokerProcess::Watch(uint32_t slot, const WatchedWorker& worker) {

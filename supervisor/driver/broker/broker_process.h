@@ -80,6 +80,7 @@ class BrokerProcess final : private driver::DriverObserver, private EngineListen
 
  private:
   absl::Status TakeOver();
+  void StartWatcher();
   void Watch(uint32_t slot, const WatchedWorker& worker);
   bool LookAtBoard();
   void ReadMessages();

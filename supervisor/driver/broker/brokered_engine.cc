@@ -141,14 +141,19 @@ void BrokeredEngine::OnLost(const absl::Status& why) {
   Tell();
 }
 
-// The brokers may have noticed the loss first.
+// The broker may have noticed the loss first. Its reason counts only if the device gives none in
+// the next turn.
 void BrokeredEngine::LookForEnd() {
-  absl::Status end = board_->ended.Load();
-  if (end.ok() && give_up_ns_ != 0 && MonotonicNanoseconds() > give_up_ns_) {
-    end = board_->lost.Load();
+  const absl::Status ended = board_->ended.Load();
+  const bool late = give_up_ns_ != 0 && MonotonicNanoseconds() > give_up_ns_;
+  if ((ended.ok() && !late) || told_lost_) return;
+  absl::Status lost = board_->lost.Load();
+  if (lost.ok() && !std::exchange(awaits_reason_, true)) {
+    (void)eventfd_write(wake_fd(), 1);
+    return;
   }
-  if (end.ok() || std::exchange(told_lost_, true)) return;
-  listener_->OnDeviceLost(end);
+  told_lost_ = true;
+  listener_->OnDeviceLost(lost.ok() ? ended : lost);
 }
 
 // ---------------------------------------------------------------- workers

@@ -86,6 +86,7 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
   std::vector<WatchedWorker> watched_;  // by slot
   uint64_t looked_ = 0;                 // value of BrokerBoard::changes at the last look
   uint64_t give_up_ns_ = 0;             // the device is lost, and brokers have time until then
+  bool awaits_reason_ = false;          // of the loss, from the device
   bool told_lost_ = false;
   Brokers brokers_;  // last: forks inherit the others
 };

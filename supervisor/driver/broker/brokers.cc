@@ -19,6 +19,7 @@ namespace baton::driver_process {
 namespace {
 
 constexpr size_t kBrokers = 2;
+constexpr size_t kMostBrokers = 8;  // with those that are killed and have not ended yet
 // The next twin is forked so long after a takeover. A fork, and what the fork does first, would
 // take the processors from the one that has taken over.
 constexpr uint64_t kForkAfterNs = 50'000'000;
@@ -27,6 +28,8 @@ constexpr uint32_t kMostUnread = 96;
 // A broker that dies sooner has done little. After so many in a row, others will not do better.
 constexpr uint64_t kEarlyNs = 20'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
+// After so long without any broker the service ends, and batond starts another driver.
+constexpr uint64_t kMostWithoutNs = 5'000'000'000;
 
 // It stays the user that `baton-driver` is.
 Identity IdentityOf(const EngineOptions& options) {
@@ -102,16 +105,17 @@ absl::StatusOr<ForkedChild> Brokers::ForkPlaced(BrokerInheritance inheritance) {
 
 bool Brokers::Drives(const Broker& broker) const { return broker.pid == board_->driver.load(); }
 
-pid_t Brokers::driver() const {
-  const auto found = std::find_if(brokers_.begin(), brokers_.end(),
-                                  [this](const Broker& broker) { return Drives(broker); });
+// Those that are killed and have not ended yet do not count.
+pid_t Brokers::Find(bool drives) const {
+  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [&](const Broker& broker) {
+    return !broker.doomed && Drives(broker) == drives;
+  });
   return found == brokers_.end() ? 0 : found->pid;
 }
 
-pid_t Brokers::twin() const {
-  const auto found = std::find_if(brokers_.begin(), brokers_.end(),
-                                  [this](const Broker& broker) { return !Drives(broker); });
-  return found == brokers_.end() ? 0 : found->pid;
+size_t Brokers::CountLive() const {
+  return static_cast<size_t>(std::count_if(brokers_.begin(), brokers_.end(),
+                                           [](const Broker& broker) { return !broker.doomed; }));
 }
 
 std::vector<int> Brokers::descriptors() const {
@@ -120,29 +124,47 @@ std::vector<int> Brokers::descriptors() const {
   return all;
 }
 
-// The twin of the dead one takes over meanwhile. A new one is forked only then, because a fork
-// takes the time that others need to be told of the takeover.
 absl::Status Brokers::Turn() {
   Reap();
   TellSuccession();
+  const uint64_t now = MonotonicNanoseconds();
+  if (CountLive() != 0) {
+    none_since_ns_ = 0;
+  } else if (none_since_ns_ == 0) {
+    none_since_ns_ = now;
+  }
   if (early_deaths_ >= kMostEarlyDeaths) {
     return absl::InternalError(
         absl::StrCat(early_deaths_, " brokers in a row have died soon; the last one ", last_end_));
   }
-  const uint64_t now = MonotonicNanoseconds();
-  const bool may_fork = brokers_.empty()
-                            ? now >= fork_again_ns_
-                            : driver() != 0 && now >= std::max(fork_at_ns_, fork_again_ns_);
-  if (brokers_.size() >= kBrokers || !may_fork) return absl::OkStatus();
-  const absl::Status forked = Fork();
-  if (!forked.ok()) {
-    fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
-    if (brokers_.empty()) tell_("broker_not_forked", std::string(MessageOf(forked)));
+  if (none_since_ns_ != 0 && now - none_since_ns_ > kMostWithoutNs) {
+    return absl::InternalError(absl::StrCat("no broker can be forked: ", last_refusal_.message()));
   }
+  if (MayFork(now)) ForkAgain(now);
   return absl::OkStatus();
 }
 
+// While the twin of a dead one takes over, no other is forked, because a fork takes the time that
+// others need to be told of the takeover.
+bool Brokers::MayFork(uint64_t now) const {
+  if (CountLive() >= kBrokers || brokers_.size() >= kMostBrokers || now < fork_again_ns_) {
+    return false;
+  }
+  return CountLive() == 0 || (driver() == told_driver_ && now >= fork_at_ns_);
+}
+
+void Brokers::ForkAgain(uint64_t now) {
+  const bool refused_before = !last_refusal_.ok();
+  last_refusal_ = Fork();
+  if (last_refusal_.ok()) return;
+  fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
+  if (!refused_before) tell_("broker_not_forked", std::string(MessageOf(last_refusal_)));
+}
+
 void Brokers::Reap() {
+  for (Broker& broker : brokers_) {
+    if (Drives(broker)) broker.drove_since_ns = board_->took_lock_ns.load();
+  }
   for (size_t i = 0; i < brokers_.size();) {
     const std::string how = ReapProgram(brokers_[i].pidfd.get());
     if (how.empty()) {
@@ -155,11 +177,13 @@ void Brokers::Reap() {
   }
 }
 
+// Deaths of those that wait say nothing about what others die of that drive. They only delay the
+// next fork, unless nobody drives.
 void Brokers::OnDeath(const Broker& broker, const std::string& how) {
   const uint64_t now = MonotonicNanoseconds();
-  const uint64_t since = Drives(broker) ? board_->took_lock_ns.load() : broker.forked_ns;
-  const bool early = now - since < kEarlyNs;
-  early_deaths_ = early ? early_deaths_ + 1 : 0;
+  const bool drove = broker.drove_since_ns != 0;
+  const bool early = now - (drove ? broker.drove_since_ns : broker.forked_ns) < kEarlyNs;
+  if (drove || driver() == 0) early_deaths_ = early ? early_deaths_ + 1 : 0;
   if (early) {
     fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
   } else {
@@ -169,13 +193,14 @@ void Brokers::OnDeath(const Broker& broker, const std::string& how) {
 }
 
 // The successor has said that it took over before the death of its predecessor is known, or says
-// so soon.
+// so soon. Those that have driven between two looks have died early.
 void Brokers::TellSuccession() {
   const uint64_t generation = board_->generation.load();
   if (generation == told_generation_) return;
-  const bool follows = std::exchange(told_generation_, generation) != 0;
+  const uint64_t former = std::exchange(told_generation_, generation);
   told_driver_ = board_->driver.load();
-  if (!follows) return;
+  if (former == 0) return;
+  early_deaths_ += static_cast<uint32_t>(generation - former - 1);
   fork_at_ns_ = MonotonicNanoseconds() + kForkAfterNs;
   tell_("broker_followed",
         absl::StrCat("a broker has died", last_end_.empty() ? "" : absl::StrCat(": ", last_end_),
@@ -183,25 +208,35 @@ void Brokers::TellSuccession() {
                      board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
 }
 
+// A twin that does not take over is killed, too.
 pid_t Brokers::Beat() {
   const uint64_t told = board_->told.load();
   const uint64_t asked = std::exchange(asked_, told).value_or(0);
-  const pid_t hung = driver();
-  if (hung == 0 || board_->seen.load() >= asked) return 0;
-  for (const Broker& broker : brokers_) {
-    if (broker.pid == hung) (void)SendSignal(broker.pidfd.get(), SIGKILL);
+  if (board_->seen.load() >= asked) return 0;
+  const pid_t drives = driver();
+  pid_t killed = 0;
+  for (Broker& broker : brokers_) {
+    if (broker.doomed || (drives != 0 && broker.pid != drives)) continue;
+    killed = broker.pid;
+    Kill(&broker);
   }
-  return hung;
+  return killed;
+}
+
+void Brokers::Kill(Broker* broker) {
+  broker->doomed = true;
+  (void)SendSignal(broker->pidfd.get(), SIGKILL);
 }
 
 void Brokers::Send(const BrokerMessage& message, int descriptor) {
   for (Broker& broker : brokers_) {
+    if (broker.doomed) continue;
     const bool waits = !Drives(broker);
     if (SendMessage(broker.messages.get(), message, descriptor) &&
         (!waits || ++broker.sent <= kMostUnread)) {
       continue;
     }
-    (void)SendSignal(broker.pidfd.get(), SIGKILL);
+    Kill(&broker);
   }
 }
 

@@ -43,19 +43,21 @@ class Brokers {
   // Forks the first two.
   absl::Status Start();
   // Replaces those that have died. Call it when one of descriptors() is readable, and now and then.
-  // An error: none lives long enough to be of use.
+  // An error: none lives long enough to be of use, or none can be forked for seconds.
   absl::Status Turn();
   std::vector<int> descriptors() const;
-  // Kills a broker that drives and has not looked at the board since the last call although it was
-  // told to. Returns its process, or 0. The caller calls this every kHeartbeat.
+  // Kills the broker that drives, or all if none does, if none has looked at the board since the
+  // last call although it was told to. Returns a process that was killed, or 0. The caller calls
+  // this every kHeartbeat.
   pid_t Beat();
 
   // Sends the message to both. One that cannot take it is killed.
   void Send(const BrokerMessage& message, int descriptor = -1);
 
-  bool any_live() const { return !brokers_.empty(); }
-  pid_t driver() const;  // process that drives; 0: none does
-  pid_t twin() const;    // process that waits; 0: there is none
+  bool any_live() const { return CountLive() != 0; }
+  // The process that drives, and one that waits; 0: there is none.
+  pid_t driver() const { return Find(/*drives=*/true); }
+  pid_t twin() const { return Find(/*drives=*/false); }
 
  private:
   struct Broker {
@@ -64,14 +66,21 @@ class Brokers {
     FileDescriptor messages;
     uint32_t sent = 0;  // messages
     uint64_t forked_ns = 0;
+    uint64_t drove_since_ns = 0;  // 0: it has not driven, as far as is known
+    bool doomed = false;          // it was killed here
   };
 
   absl::Status Fork();
   absl::StatusOr<ForkedChild> ForkPlaced(BrokerInheritance inheritance);
+  bool MayFork(uint64_t now) const;
+  void ForkAgain(uint64_t now);
+  void Kill(Broker* broker);
   void Reap();
   void OnDeath(const Broker& broker, const std::string& how);
   void TellSuccession();
   bool Drives(const Broker& broker) const;
+  pid_t Find(bool drives) const;
+  size_t CountLive() const;
 
   BrokerBoard* const board_;
   const Inherit inherit_;
@@ -81,6 +90,8 @@ class Brokers {
   std::vector<Broker> brokers_;  // that live, at most two
   uint64_t told_generation_ = 0;
   pid_t told_driver_ = 0;       // that has taken over completely
+  absl::Status last_refusal_;   // of a fork
+  uint64_t none_since_ns_ = 0;  // no broker lives since then; 0: one does
   std::string last_end_;        // of the broker that drove last
   uint32_t early_deaths_ = 0;   // in a row
   uint64_t fork_at_ns_ = 0;     // a twin, not before

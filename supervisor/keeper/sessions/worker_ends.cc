@@ -22,6 +22,8 @@ void WorkerEnds::Watch(const SessionPtr& session) {
 // The worker has released its shards and writes no more: it is as good as dead.
 absl::Status WorkerEnds::Detach(const SessionPtr& session) {
   if (!parts_.driver.Detach(session->slot, session->id)) {
+    (void)Signal(*session,
+                 SIGKILL);  // it is not believed, or its shards cannot be taken from it now
     return absl::FailedPreconditionError("the worker was fenced and is being killed");
   }
   session->detached = true;

@@ -394,6 +394,19 @@ TEST_F(BrokeredEngineTest, shouldGiveUpWhereEveryBrokerDiesAtOnce) {
   EXPECT_TRUE(absl::IsInternal(listener_.lost)) << listener_.lost;
 }
 
+// The twin is stopped when the broker that drives dies.
+TEST_F(BrokeredEngineTest, shouldKillATwinThatDoesNotTakeOver) {
+  const SlotOf owner = Ready(0);
+  ASSERT_TRUE(Owns(owner));
+  const pid_t broker = engine_->broker(), twin = engine_->twin();
+  ASSERT_EQ(kill(twin, SIGSTOP), 0);
+  ASSERT_EQ(kill(broker, SIGKILL), 0);
+  ASSERT_TRUE(Until([&] { return engine_->broker() == 0; }));
+  for (int i = 0; i < 3; ++i) engine_->Beat();
+  EXPECT_TRUE(Until([&] { return engine_->broker() != 0 && engine_->broker() != twin; }));
+  ASSERT_NO_FATAL_FAILURE(Adopt());
+}
+
 TEST_F(BrokeredEngineTest, shouldTellTheOwnersOfALostDevice) {
   const SlotOf owner = Ready(0);
   ASSERT_TRUE(Owns(owner));
