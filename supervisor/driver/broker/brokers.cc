@@ -220,6 +220,7 @@ pid_t Brokers::Beat() {
     killed = broker.pid;
     Kill(&broker);
   }
+  asked_.reset();  // the next one has a whole beat
   return killed;
 }
 
