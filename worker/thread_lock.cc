@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "lib/base/robust_mutex.h"
 #include "lib/base/status.h"
 
 namespace baton {
@@ -21,12 +22,7 @@ pthread_mutex_t* MutexAt(arena::ThreadLock* place) {
 }  // namespace
 
 absl::Status ThreadLock::Acquire() {
-  pthread_mutexattr_t attributes;
-  pthread_mutexattr_init(&attributes);
-  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  int error = pthread_mutex_init(MutexAt(place_), &attributes);
-  pthread_mutexattr_destroy(&attributes);
+  int error = InitRobustMutex(MutexAt(place_));
   if (error == 0) error = pthread_mutex_lock(MutexAt(place_));
   if (error != 0) return ErrnoStatus(error, "taking the thread's robust lock");
   holder_ = gettid();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "lib/base/robust_mutex.h"
 #include "lib/base/status.h"
 
 namespace baton::driver_process {
@@ -30,12 +31,7 @@ absl::StatusOr<SharedBoard> SharedBoard::Make() {
   SharedBoard board;
   board.memory_ = MappedMemory(static_cast<uint8_t*>(begin), Unmap{sizeof(BrokerBoard)});
   new (begin) BrokerBoard;
-  pthread_mutexattr_t attributes;
-  pthread_mutexattr_init(&attributes);
-  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  const int error = pthread_mutex_init(&board->drives, &attributes);
-  pthread_mutexattr_destroy(&attributes);
+  const int error = InitRobustMutex(&board->drives);
   if (error != 0) return ErrnoStatus(error, "the lock of brokers");
   return board;
 }

@@ -26,14 +26,12 @@ struct BrokerMessage {
   uint32_t reserved = 0;
 };
 
-// Both use a socket of packets (SOCK_SEQPACKET) and do not wait. Returns false if the message
-// cannot be sent: the receiver is gone, or has not read for long. `descriptor`: -1 for none.
-bool SendMessage(int socket, const BrokerMessage& message, int descriptor);
 struct ReceivedMessage {
   BrokerMessage message;
   FileDescriptor descriptor;
 };
-// Returns nothing if there is none.
+// Takes the next message that nic::SendMessage has sent. Does not wait. Returns nothing if there is
+// none.
 std::optional<ReceivedMessage> ReceiveMessage(int socket);
 
 }  // namespace baton::driver_process

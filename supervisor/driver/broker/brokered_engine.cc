@@ -27,7 +27,7 @@ constexpr uint64_t kLossNs = 3'000'000'000;
 BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                                const EngineOptions& options, SharedBoard board,
                                Brokers::Place place)
-    : HostEngine(arena, device, listener, options),
+    : HostEngine(arena, device, listener, options.outside_effects),
       options_(options),
       board_(std::move(board)),
       watched_(arena->shape().workers),

@@ -1,17 +1,17 @@
 #include "supervisor/driver/broker/brokers.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/nic/control_socket.h"
 #include "supervisor/driver/workers/forked_child.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 
@@ -233,7 +233,7 @@ void Brokers::Send(const BrokerMessage& message, int descriptor) {
   for (Broker& broker : brokers_) {
     if (broker.doomed) continue;
     const bool waits = !Drives(broker);
-    if (SendMessage(broker.messages.get(), message, descriptor) &&
+    if (nic::SendMessage(broker.messages.get(), message, descriptor) &&
         (!waits || ++broker.sent <= kMostUnread)) {
       continue;
     }

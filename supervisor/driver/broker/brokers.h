@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -87,7 +86,7 @@ class Brokers {
   const Place place_;
   const Tell tell_;
   Pipe lifeline_;
-  std::vector<Broker> brokers_;  // that live, at most two
+  std::vector<Broker> brokers_;  // whose end is not known yet; at most two are not doomed
   uint64_t told_generation_ = 0;
   pid_t told_driver_ = 0;       // that has taken over completely
   absl::Status last_refusal_;   // of a fork

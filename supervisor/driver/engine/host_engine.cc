@@ -16,11 +16,10 @@ constexpr int kNewsPipeBytes = 1 << 20;  // a page for each line
 }  // namespace
 
 HostEngine::HostEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-                       const ServiceOptions& options)
+                       bool outside_effects)
     : ServiceEngine(arena, device, listener),
-      options_(options),
       counters_(std::make_unique<ArenaCounters>(arena)),
-      succession_(arena, listener, options.outside_effects) {}
+      succession_(arena, listener, outside_effects) {}
 
 absl::Status HostEngine::Open() {
   BATON_RETURN_IF_ERROR(device_->CheckForkable());

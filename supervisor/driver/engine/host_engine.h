@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,8 +19,6 @@
 #include "supervisor/driver/engine/arena_counters.h"
 #include "supervisor/driver/engine/news_line.h"
 #include "supervisor/driver/engine/service_engine.h"
-#include "supervisor/driver/engine/service_options.h"
-#include "supervisor/driver/engine/shard_drivers.h"
 #include "supervisor/driver/engine/succession.h"
 
 namespace baton::driver_process {
@@ -57,8 +54,9 @@ class HostEngine : public ServiceEngine, private native::ConnectionObserver {
   driver::ObjectCounts device_objects() const override { return manager_->Count(); }
 
  protected:
+  // `outside_effects`: see ServiceOptions.
   HostEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-             const ServiceOptions& options);
+             bool outside_effects);
   // Makes everything that forked processes inherit. kFailedPrecondition: they cannot use the
   // device.
   absl::Status Open();
@@ -72,7 +70,6 @@ class HostEngine : public ServiceEngine, private native::ConnectionObserver {
   native::ConnectionManager& manager() { return *manager_; }
   int wake_fd() const { return wake_.get(); }          // eventfd: wakes this process
   int news_fd() const { return news_.writing.get(); }  // see NewsLine
-  const ServiceOptions& service_options() const { return options_; }
 
  private:
   driver::DeviceObjects* objects() const override { return manager_->objects().get(); }
@@ -80,7 +77,6 @@ class HostEngine : public ServiceEngine, private native::ConnectionObserver {
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
 
-  const ServiceOptions options_;
   FileDescriptor wake_;
   Pipe news_;
   const std::unique_ptr<ArenaCounters> counters_;

@@ -106,7 +106,7 @@ class ServiceEngine {
   // Sets after how many deaths on one completion its connection is failed. Ignored in a native
   // service, whose workers count deaths themselves.
   virtual void SetPoisonDeaths(uint32_t /*deaths*/) {}
-  // Of the thread that drives the shards; none if workers do.
+  // Returns the load of the thread that drives the shards; none if workers do.
   virtual std::optional<EngineLoad> load() { return std::nullopt; }
 
   // The processes that drive the queues, and wait to do so; 0: none does.

@@ -13,7 +13,8 @@ namespace baton::driver_process {
 
 NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                            const ServiceOptions& options)
-    : HostEngine(arena, device, listener, options),
+    : HostEngine(arena, device, listener, options.outside_effects),
+      options_(options),
       wakes_(arena->shape().workers),
       shards_(arena, [this](uint32_t slot) { Wake(slot); }) {
   succession().SetDrivers(&shards_);
@@ -51,9 +52,9 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.driver_wake = wake_fd();
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
   inheritance.news = news_fd();
-  inheritance.realtime_priority = service_options().realtime_priority;
-  inheritance.outside_effects = service_options().outside_effects;
-  inheritance.poison_deaths = service_options().poison_deaths;
+  inheritance.realtime_priority = options_.realtime_priority;
+  inheritance.outside_effects = options_.outside_effects;
+  inheritance.poison_deaths = options_.poison_deaths;
   return inheritance;
 }
 

@@ -44,6 +44,7 @@ class NativeEngine final : public HostEngine {
   void WakeDriver(uint32_t shard) override;
   void OnNews(const News& news) override;
 
+  const ServiceOptions options_;
   std::vector<FileDescriptor> wakes_;  // eventfds, by worker slot
   NativeShards shards_;
 };

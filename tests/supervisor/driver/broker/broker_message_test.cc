@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/nic/control_socket.h"
 #include "tests/harness/expectations.h"
 
 namespace baton::driver_process {
 namespace {
+
+using nic::SendMessage;
 
 class BrokerMessageTest : public ::testing::Test {
  protected:
@@ -41,14 +44,14 @@ TEST_F(BrokerMessageTest, shouldArriveInOrderWithItsDescriptor) {
 
 TEST_F(BrokerMessageTest, shouldNotWaitForAReceiverThatDoesNotRead) {
   int sent = 0;
-  while (sent < 100'000 && SendMessage(sockets_.ours.get(), {}, -1)) ++sent;
+  while (sent < 100'000 && SendMessage(sockets_.ours.get(), BrokerMessage{}, -1)) ++sent;
   EXPECT_GT(sent, 96);  // what a broker may have to read
   EXPECT_LT(sent, 100'000);
 }
 
 TEST_F(BrokerMessageTest, shouldFailWhereTheReceiverIsGone) {
   sockets_.theirs.Reset();
-  EXPECT_FALSE(SendMessage(sockets_.ours.get(), {}, -1));
+  EXPECT_FALSE(SendMessage(sockets_.ours.get(), BrokerMessage{}, -1));
 }
 
 }  // namespace

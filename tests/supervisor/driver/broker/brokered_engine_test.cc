@@ -190,7 +190,7 @@ class BrokeredEngineTest : public ::testing::Test {
   }
   // How many messages of the peer the log has had.
   uint64_t Asked() const { return arena_->connection(connection_).receive.completed; }
-  // Of a takeover.
+  // Counts the instructions of a takeover.
   void CountInstructions(uint64_t* count) {
     constexpr uint64_t kAtATime = 200;
     const pid_t former = engine_->broker(), heir = engine_->twin();
@@ -237,7 +237,7 @@ TEST_F(BrokeredEngineTest, shouldServeAPeerAcrossTheDeathOfABroker) {
   EXPECT_TRUE(listener_.Has("broker_followed"));
 }
 
-// What was committed while nobody drove is applied.
+// The next broker applies what was committed while nobody drove.
 TEST_F(BrokeredEngineTest, shouldApplyWhatWasCommittedWhileNobodyDrove) {
   const SlotOf owner = Ready(0);
   ASSERT_TRUE(Owns(owner));
