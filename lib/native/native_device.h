@@ -72,6 +72,8 @@ class NativeDevice final : public verbs::Device {
   void Progress() override {
     if (awaiting_last_receive_ != 0 && destroy_ == nullptr) device_->Progress();
   }
+  // There may be an event of the device that no notice tells of.
+  bool awaits_last_receive() const { return awaiting_last_receive_ != 0; }
   int event_fd() const override { return -1; }  // completions use the inherited channels
 
  private:

@@ -96,7 +96,8 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
       fork();
     };
     BATON_ASSIGN_OR_RETURN(
-        auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options, place));
+        auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
+                                             RealBrokerForks(place)));
     host_ = brokered_ = engine.get();
     engine_ = std::move(engine);
   } else {

@@ -91,9 +91,12 @@ void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
       }
       break;
     case CommitKind::kReject:
-    case CommitKind::kDisconnect:
-      Excuse(At(entry.connection, entry.generation).client);
+    case CommitKind::kDisconnect: {
+      Connection& connection = At(entry.connection, entry.generation);
+      connection.excused = true;  // a peer that we connect to has perhaps not said who it is
+      Excuse(connection.client);
       break;
+    }
     default:
       break;
   }

@@ -72,7 +72,8 @@ void Client::OnRejected(std::string_view private_data) {
   context_->Note("peer: rejected", id_);
   const bool full = private_data == "baton: no connection slot is free";
   if (!full && !checker_->Excused(id_)) {
-    context_->Break(absl::StrCat("P7: client ", id_, " was rejected and nobody decided so"));
+    context_->Break(absl::StrCat(
+        "P7: client ", id_, " was rejected and nobody decided so: ", std::string(private_data)));
   }
   Ended("rejected");
 }

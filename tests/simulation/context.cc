@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,7 +76,7 @@ void Clear(const arena::Arena& arena) {
   }
 }
 
-using ArenaKey = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+using ArenaKey = std::array<uint32_t, 7>;
 std::map<ArenaKey, ArenaPair> g_arenas;
 
 }  // namespace
@@ -88,7 +87,8 @@ ArenaPair& FreshArena(const arena::Shape& shape) {
                         shape.send_queue_depth,
                         shape.workers,
                         shape.shared_receive_queue_depth,
-                        shape.heap_pages};
+                        shape.heap_pages,
+                        shape.brokered_queue_pairs};
   auto found = g_arenas.find(key);
   if (found == g_arenas.end()) found = g_arenas.emplace(key, Create(shape)).first;
   Clear(*found->second.driver);

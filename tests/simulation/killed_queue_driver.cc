@@ -1,53 +1,11 @@
 #include "tests/simulation/killed_queue_driver.h"
 
 #include <algorithm>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace baton::simulation {
-namespace {
-
-constexpr uint32_t kFocused = 12;
-
-std::map<std::string, uint64_t>& Counted() {
-  static std::map<std::string, uint64_t> deaths;
-  return deaths;
-}
-
-// The same in every process.
-uint32_t Hash(const char* text) {
-  uint32_t hash = 2'166'136'261;
-  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 16'777'619;
-  return hash >> 8;
-}
-
-// What is only reached after another death, or leaves most to find out.
-bool IsRare(std::string_view where) {
-  for (const std::string_view part : {"marker", "spare", "settled", "device: post"}) {
-    if (where.find(part) != std::string_view::npos) return true;
-  }
-  return false;
-}
-
-struct Place {
-  uint32_t hash;
-  bool rare;
-};
-
-// Looked up by address: what a name says is found out once.
-const Place& PlaceOf(const char* where) {
-  static std::unordered_map<const char*, Place> places;
-  const auto found = places.find(where);
-  if (found != places.end()) return found->second;
-  return places.emplace(where, Place{Hash(where), IsRare(where)}).first->second;
-}
-
-}  // namespace
-
-const std::map<std::string, uint64_t>& DriverDeaths() { return Counted(); }
 
 KilledQueueDriver::KilledQueueDriver(native::LocalDriver* local, Context* context,
                                      SimDevice* device, arena::Arena* arena,
@@ -57,7 +15,7 @@ KilledQueueDriver::KilledQueueDriver(native::LocalDriver* local, Context* contex
       sim_device_(device),
       memory_(arena),
       local_(local),
-      mortality_(mortality),
+      deaths_(context, mortality),
       news_(arena->shape().shards) {
   context_->driver_dies = [this](const char* where) { return Dies(where); };
 }
@@ -67,24 +25,7 @@ KilledQueueDriver::~KilledQueueDriver() {
 }
 
 bool KilledQueueDriver::Dies(const char* where) {
-  if (running_ == 0 || local_->is_carrying_out() || mortality_.deaths == 0 ||
-      mortality_.once_in == 0 || context_->now_ns < mortality_.after_ns) {
-    return false;
-  }
-  const Place& place = PlaceOf(where);
-  uint32_t once_in = mortality_.once_in;
-  if (mortality_.focus != 0) {
-    const bool focused = (place.hash + mortality_.focus) % kFocused == 0;
-    once_in = focused ? std::max(2u, once_in / 20) : 4 * once_in;
-  }
-  if (place.rare) once_in = std::min(std::max(3u, once_in / 20), 20u);
-  if (!context_->dice.OneIn(once_in)) return false;
-  --mortality_.deaths;
-  ++Counted()[where];
-  ++deaths_;
-  context_->Note("driver: dies");
-  context_->Note(where);
-  return true;
+  return running_ != 0 && !local_->is_carrying_out() && deaths_.IsDue(where);
 }
 
 template <typename Call>
@@ -126,10 +67,10 @@ void KilledQueueDriver::Outlive(const std::function<void()>& work,
 // P5: who follows once more has nothing to do.
 void KilledQueueDriver::CheckGoneOn(const std::function<void()>& go_on) {
   const auto interleave = std::exchange(context_->interleave, [] {});
-  const Mortality mortality = std::exchange(mortality_, {});
+  deaths_.Suspend(true);
   const std::string before = Snapshot();
   go_on();
-  mortality_ = mortality;
+  deaths_.Suspend(false);
   context_->interleave = interleave;
   if (Snapshot() != before) context_->Break("P5: going on a second time has changed the memory");
 }
@@ -157,7 +98,7 @@ void KilledQueueDriver::Follow() {
 // By the first that survives it.
 std::unique_ptr<driver::QueueDriver> KilledQueueDriver::Recovered() {
   for (;;) {
-    sim_device_->SetAnswers(deaths_ >= mortality_.answers_after);
+    sim_device_->SetAnswers(deaths_.may_answer());
     ++running_;
     try {
       auto next = local_->MakeSuccessor();

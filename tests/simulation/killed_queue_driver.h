@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,21 +14,10 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/native/local_driver.h"
 #include "tests/simulation/context.h"
+#include "tests/simulation/driver_deaths.h"
 #include "tests/simulation/sim_device.h"
 
 namespace baton::simulation {
-
-struct Mortality {
-  uint32_t once_in = 0;   // points; 0: never
-  uint32_t focus = 0;     // one in so many points, the same all the time, kills more often; 0: none
-  uint32_t deaths = 0;    // at most
-  uint64_t after_ns = 0;  // not before
-  // The device says what is queued after so many deaths. Drivers before have used markers.
-  uint32_t answers_after = ~0u;
-};
-
-// Deaths of all drivers so far, by where.
-const std::map<std::string, uint64_t>& DriverDeaths();
 
 class KilledQueueDriver final : public driver::QueueDriver {
  public:
@@ -46,8 +34,8 @@ class KilledQueueDriver final : public driver::QueueDriver {
   // instead, for the driver that follows, which may die in that, too.
   void Outlive(const std::function<void()>& work, const std::function<void()>& go_on);
 
-  void Immortal() { mortality_.once_in = 0; }
-  uint64_t deaths() const { return deaths_; }
+  void Immortal() { deaths_.End(); }
+  uint64_t deaths() const { return deaths_.count(); }
   const driver::RecoveryCounters& recovered() const { return sum_; }
 
  private:
@@ -65,11 +53,10 @@ class KilledQueueDriver final : public driver::QueueDriver {
   SimDevice* const sim_device_;
   arena::Arena* const memory_;
   native::LocalDriver* const local_;
-  Mortality mortality_;
+  DriverDeaths deaths_;
   bool outlived_ = false;   // Outlive() runs, and nobody else outlives the driver
   std::vector<bool> news_;  // by shard: its owner may have missed something
   int running_ = 0;
-  uint64_t deaths_ = 0;
   driver::RecoveryCounters sum_;
 };
 

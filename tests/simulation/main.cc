@@ -1,12 +1,12 @@
-// simulate [--seed S | --first S] [--schedules N] [--deep 1] [--trace 1] [--points 1]: runs
-// schedules, and shows the last steps of the ones that break a promise, and where drivers died. The
-// same seed is the same schedule.
+// simulate [--seed S | --first S] [--schedules N] [--deep 1] [--brokers 1] [--trace 1] [--points
+// 1]: runs schedules, and shows the last steps of the ones that break a promise, and where drivers
+// died. The same seed is the same schedule.
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <string_view>
 
-#include "tests/simulation/killed_queue_driver.h"
+#include "tests/simulation/driver_deaths.h"
 #include "tests/simulation/runner.h"
 
 int main(int argc, char** argv) {
@@ -19,12 +19,13 @@ int main(int argc, char** argv) {
     if (name == "--schedules") options.schedules = value;
     if (name == "--trace") options.show_trace = value != 0;
     if (name == "--deep") options.deep = value != 0;
+    if (name == "--brokers") options.brokers = value != 0;
     if (name == "--points") points = value != 0;
   }
   baton::simulation::ReportCrashes();
   const baton::simulation::RunSummary summary = baton::simulation::RunSchedules(options);
   if (summary.broken.empty()) std::cout << summary.last_trace;
-  for (const auto& [where, deaths] : baton::simulation::DriverDeaths()) {
+  for (const auto& [where, deaths] : baton::simulation::DriverDeaths::All()) {
     if (points) std::cout << deaths << " " << where << "\n";
   }
   std::cout << baton::simulation::Describe(summary);

@@ -8,7 +8,7 @@ load("//lib/bazel:joined.bzl", "joined_library")
 
 SIMULATE = "//tests/simulation:main.cc"
 
-def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False, deps = [], first = 1):
+def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, brokers = False, stepped = False, deps = [], first = 1):
     """A defect, for `mutants`.
 
     Args:
@@ -22,6 +22,7 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         is not known there: the edit makes the defect.
       stepped: the killer kills after each instruction. Sanitizers' own are a hundred times as many.
       deep: the simulation needs schedules in which much is outstanding.
+      brokers: brokers drive the queues in the simulation.
       deps: of the killer alone. They answer in the place of libc, which the others are not to meet.
       first: the seed of the first schedule that is tried, shortly before the one that shows the defect, for
         defects that it takes long to come to. `./run bars mutants` tries all from 1 on.
@@ -38,7 +39,7 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
         tags = ["no-asan", "no-tsan"] if stepped else ["no-tsan"] if header else [],
         # What the killer is called with.
-        arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"],
+        arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"] + (["--brokers", "1"] if brokers else []),
     )
 
 def keeper_mutant(name, src, edit, first = 1):

@@ -33,7 +33,7 @@ RunSummary RunSchedules(const RunOptions& options) {
          (options.seconds == 0 || spent() < options.seconds)) {
     const uint64_t seed = options.first_seed + summary.schedules++;
     const ScheduleResult result =
-        RunSchedule({seed, options.deep, options.defects, options.show_trace});
+        RunSchedule({seed, options.deep, options.brokers, options.defects, options.show_trace});
     summary.sum.hash ^= result.hash;
     summary.sum.steps += result.steps;
     summary.sum.commits += result.commits;

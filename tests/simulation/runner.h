@@ -14,8 +14,9 @@ struct RunOptions {
   uint64_t first_seed = 1;
   uint64_t schedules = 1;
   uint64_t stop_after_broken = 1;
-  bool deep = false;   // see ScheduleOptions
-  double seconds = 0;  // stop after; 0: never
+  bool deep = false;     // see ScheduleOptions
+  bool brokers = false;  // likewise
+  double seconds = 0;    // stop after; 0: never
   Defects defects = {};
   bool show_trace = false;
 };

@@ -114,7 +114,7 @@ absl::Status SimCompletionQueue::RequestNotification() {
 void SimCompletionQueue::Push(const Completion& completion) {
   ready_.Add(completion);
   if (ready_.size() > entries_) device_->context_->Break("a completion queue was overrun");
-  if (std::exchange(notify_, false)) device_->signalled_ = true;
+  if (std::exchange(notify_, false)) device_->notified_ = true;
 }
 
 // ---------------------------------------------------------------- shared receives
@@ -272,6 +272,19 @@ absl::Status SimQueuePair::SetError() {
   return absl::OkStatus();
 }
 
+absl::Status SimQueuePair::SetReset() {
+  if (!idle()) device_->context_->Break("P4: a queue pair was reset with work outstanding");
+  if (wire_) wire_->queue_pair = nullptr;
+  wire_ = nullptr;
+  executed_ = arrived_ = unrung_ = 0;
+  unpolled_sends_ = unpolled_receives_ = 0;
+  unseen_[0].reset();
+  unseen_[1].reset();
+  holds_no_receive_ = false;
+  state_ = QueuePairState::kReset;
+  return absl::OkStatus();
+}
+
 void SimQueuePair::Connect(Wire* wire) {
   wire_ = wire;
   wire->queue_pair = this;
@@ -352,7 +365,7 @@ bool SimQueuePair::Flush(bool send) {
     event.type = verbs::DeviceEventType::kLastWorkRequestReached;
     event.qp_number = number();
     device_->FakeDevice::Report(event);
-    device_->signalled_ = true;
+    device_->has_events_ = true;
     return true;
   }
   if (send ? sends_.size() <= unrung_ : receives_.empty()) return false;
@@ -503,7 +516,13 @@ bool SimDevice::NextEvent(verbs::CmEvent* event) {
 
 void SimDevice::Progress() {
   context_->interleave();
-  signalled_ = false;
+  has_events_ = false;
+  if (!forked_) notified_ = false;
+}
+
+void SimDevice::ForgetNotification() {
+  context_->interleave();
+  notified_ = false;
 }
 
 void SimDevice::Report(Wire& wire, CmEventType type) {
@@ -521,7 +540,7 @@ void SimDevice::Report(Wire& wire, CmEventType type) {
   if (type == CmEventType::kUnreachable) event.status = absl::UnavailableError("the peer is gone");
   context_->Note("device: event", static_cast<uint64_t>(type));
   events_.push_back(std::move(event));
-  signalled_ = true;
+  has_events_ = true;
 }
 
 bool SimDevice::Break(Wire& wire) {
@@ -582,8 +601,12 @@ bool SimDevice::Manage(Wire& wire) {
 // Queue pairs are flushed whether they have a wire or not.
 bool SimDevice::Step(bool faults) {
   if (queue_pairs_.empty() || context_->dice.Below(3) != 0) return StepWire(faults);
-  const auto index = context_->dice.Below(static_cast<uint32_t>(queue_pairs_.size()));
-  return queue_pairs_[index]->Flush(context_->dice.OneIn(2));
+  std::vector<SimQueuePair*> used;  // but for those that wait in a pool
+  for (SimQueuePair* const one : queue_pairs_) {
+    if (!forked_ || one->state() != QueuePairState::kInit) used.push_back(one);
+  }
+  const auto index = context_->dice.Below(static_cast<uint32_t>(used.size()));
+  return !used.empty() && used[index]->Flush(context_->dice.OneIn(2));
 }
 
 bool SimDevice::StepWire(bool faults) {

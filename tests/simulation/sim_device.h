@@ -133,6 +133,11 @@ class SimQueuePair final : public verbs::testing::FakeQueuePair {
                            size_t* posted) override;
   absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   absl::Status SetError() override;
+  absl::Status SetReset() override;
+  absl::Status SetInit() override {
+    state_ = verbs::QueuePairState::kInit;
+    return absl::OkStatus();
+  }
   bool holds_no_receive() const override { return holds_no_receive_; }
 
   void Connect(Wire* wire);
@@ -208,8 +213,16 @@ class SimDevice final : public verbs::testing::FakeDevice {
   bool Step(bool faults);
   // Nothing is on its way or waits for the driver.
   bool Quiet() const;
-  // RequestNotification, kept. Stands for event_fd().
-  bool signalled() const { return signalled_; }
+  // These stand for event_fd(): events, and RequestNotification, kept. In the process that opened
+  // the device each of them signals, until Progress(), unless forked ones poll: those have
+  // notified().
+  bool signalled() const { return has_events_ || notified_; }
+  bool has_events() const { return has_events_; }
+  bool notified() const { return notified_; }
+  void ForgetNotification();
+  // Forked processes drive the queues, and these are reused.
+  void SetForked() { forked_ = true; }
+  bool has_time_wait() const override { return !forked_; }
   // Work requests that were ever posted.
   uint64_t posts() const { return posts_; }
 
@@ -254,7 +267,8 @@ class SimDevice final : public verbs::testing::FakeDevice {
   uint64_t posts_ = 0;
   uint32_t last_queue_pair_ = 0;
   RemoteListener* remote_listener_ = nullptr;
-  bool signalled_ = false;
+  bool has_events_ = false, notified_ = false;
+  bool forked_ = false;
   bool refuse_posts_ = false;
   bool answers_ = false;
   std::vector<SimCompletionQueue*> queues_;

@@ -30,7 +30,7 @@ inline bool IsCaught(const Defects& defects, uint64_t schedules, bool deep = fal
     ForgetArenas();
 
     for (; *seed <= schedules; ++*seed) {
-      const ScheduleResult result = run({*seed, deep, defects});
+      const ScheduleResult result = run({.seed = *seed, .deep = deep, .defects = defects});
       if (result.broken.empty()) continue;
       std::cout << "caught: schedule " << *seed << ": " << result.broken << std::endl;
       _exit(kCaught);
@@ -56,8 +56,7 @@ using ::testing::IsEmpty;
 constexpr uint64_t kSchedules = 6'000;
 constexpr double kSeconds = 60;  // on a slow machine fewer schedules have to do
 
-TEST(SimulationTest, shouldKeepEveryPromiseInEverySchedule) {
-  RunOptions options;
+void ExpectPromisesKept(RunOptions options) {
   const char* schedules = std::getenv("BATON_SCHEDULES");
   const char* first = std::getenv("BATON_FIRST_SEED");
   options.schedules = schedules ? std::strtoull(schedules, nullptr, 0) : kSchedules;
@@ -66,6 +65,12 @@ TEST(SimulationTest, shouldKeepEveryPromiseInEverySchedule) {
   const RunSummary summary = RunSchedules(options);
   std::cout << Describe(summary);
   EXPECT_THAT(summary.broken, IsEmpty()) << Describe(summary);
+}
+
+TEST(SimulationTest, shouldKeepEveryPromiseInEverySchedule) { ExpectPromisesKept({}); }
+
+TEST(SimulationTest, shouldKeepEveryPromiseWhenBrokersDrive) {
+  ExpectPromisesKept({.brokers = true});
 }
 
 // The seeds found a worker that ran out of room in its commit log between two completions. The
@@ -83,6 +88,9 @@ TEST(SimulationTest, shouldRepeatAScheduleExactly) {
     ASSERT_EQ(once.hash, again.hash) << "seed " << seed;
     ASSERT_EQ(once.steps, again.steps) << "seed " << seed;
     ASSERT_NE(once.hash, RunSchedule({.seed = seed + 1000}).hash) << "seed " << seed;
+    const ScheduleResult brokers = RunSchedule({.seed = seed, .brokers = true});
+    ASSERT_EQ(brokers.hash, RunSchedule({.seed = seed, .brokers = true}).hash) << "seed " << seed;
+    ASSERT_NE(once.hash, brokers.hash) << "seed " << seed;
   }
 }
 

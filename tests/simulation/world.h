@@ -1,4 +1,5 @@
-// One schedule: a service with its engine, workers, device and peers in one thread. At every step
+// One schedule: a service with its engine, or with its host and brokers, with workers, device and
+// peers in one thread. At every step
 // the dice say who runs, and at every crash point and device call whether somebody else runs in the
 // middle of it. The engine, the driver and the worker library are the real ones.
 #ifndef TESTS_SIMULATION_WORLD_H_
@@ -32,7 +33,8 @@ struct Defects {
 
 struct ScheduleOptions {
   uint64_t seed = 1;
-  bool deep = false;  // so much outstanding that the commit log has no room
+  bool deep = false;     // so much outstanding that the commit log has no room
+  bool brokers = false;  // of the service drive its queues, and not the process that has the engine
   Defects defects = {};
   bool show_trace = false;  // even when nothing broke
 };

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/native/mappings.h"
@@ -22,7 +22,7 @@ namespace baton::driver_process {
 namespace {
 
 // Notices of the connection manager in one turn: peers and the network decide how many there are.
-constexpr int kNoticesPerTurn = 128;
+constexpr uint32_t kNoticesPerTurn = 128;
 
 }  // namespace
 
@@ -41,10 +41,11 @@ BrokerProcess::BrokerProcess(BrokerInheritance inheritance)
   wakes().LeaveClosing(/*to_others=*/false);
 }
 
+// What it was doing has no effect any more.
 BrokerProcess::~BrokerProcess() {
   watcher_.reset();
-  driver_.reset();
   device_.reset();
+  driver_.reset();
 }
 
 absl::Status BrokerProcess::Run() {
@@ -64,22 +65,28 @@ absl::Status BrokerProcess::Run() {
   return absl::OkStatus();
 }
 
-// A broker that is killed in this call is followed by another one, which repeats it.
 absl::Status BrokerProcess::TakeOver() {
-  const uint64_t begun_ns = MonotonicNanoseconds();
+  const uint64_t begun_ns = inheritance_.options.nanoseconds();
   board().took_lock_ns.store(begun_ns);
-  board().driver.store(getpid());
+  board().driver.store(inheritance_.self);
   ReadMessages();
   NoteSettings();
+  BATON_CRASH_POINT("broker-took-lock");
   std::vector<uint32_t> shards(shard_count()), connections(arena().shape().connections);
   std::iota(shards.begin(), shards.end(), 0);
   std::iota(connections.begin(), connections.end(), 0);
   device_->Restore(shards, connections);
   BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
   arena::StoreRelaxed(arena().header().driver_sleeping, 0u);
+  BATON_CRASH_POINT("broker-adopted");
+  // The dead one was in the middle of some, perhaps, and owners have answered them: GoOn() applies
+  // that, and needs what belongs to the connections.
+  HandleNotices(arena::kNotices * shard_count());
   broker_.shards().GoOn();
-  board().took_over_ns.store(MonotonicNanoseconds() - begun_ns);
+  BATON_CRASH_POINT("broker-gone-on");
+  board().took_over_ns.store(inheritance_.options.nanoseconds() - begun_ns);
   board().generation.fetch_add(1);
+  BATON_CRASH_POINT("broker-follows");
   TellChanges();
   StartWatcher();
   for (uint32_t slot = 0; slot < inheritance_.watched.size(); ++slot) {
@@ -95,6 +102,8 @@ bool BrokerProcess::Turn() {
   if (has_dead_.load(std::memory_order_relaxed)) [[unlikely]]
     worked |= TakeFromDead();
   if (std::exchange(slept_, false)) inheritance_.device->Progress();
+  device_->Progress();
+  noticed_ |= device_->awaits_last_receive();
   worked |= HandleNotices();
   worked |= TurnShards();
   if (!broker_.is_lost() && driver_->AllBroken()) {
@@ -125,6 +134,7 @@ bool BrokerProcess::LookAtBoard() {
   if (const absl::Status lost = board().lost.Load(); !lost.ok()) broker_.BeginLoss(lost);
   if (board().looked.load() == board().changes.load()) broker_.shards().ForgetReleases();
   broker_.shards().CarryOut();
+  BATON_CRASH_POINT("broker-carried-out");
   if (broker_.TakeChanges()) TellChanges();
   seen_ = told;
   return true;
@@ -144,6 +154,8 @@ void BrokerProcess::ReadMessages() {
     switch (message.kind) {
       case BrokerMessage::Kind::kAddWorker:
         wakes().Add(message.slot, std::move(received->descriptor));
+        // It may have been given a shard before this was read, and another worker's socket served.
+        wakes().Wake(message.slot);
         broker_.RefillBudget(message.slot);
         break;
       case BrokerMessage::Kind::kRemoveWorker:
@@ -159,18 +171,24 @@ void BrokerProcess::ReadMessages() {
   }
 }
 
-bool BrokerProcess::HandleNotices() {
-  if (!noticed_) [[likely]]
-    return false;
+bool BrokerProcess::HandleNotices(uint32_t most) {
   bool worked = false;
   uint32_t shard;
-  for (int i = 0; i < kNoticesPerTurn; ++i) {
+  for (uint32_t i = 0; i < most; ++i) {
     noticed_ = driver_->HandleEvent(&shard) || driver_->HandleDeviceEvent(&shard);
     if (!noticed_) break;
     worked = true;
     if (shard != driver::QueueDriver::kNoShard) broker_.NotifyOwner(shard);
   }
+  return worked;
+}
+
+bool BrokerProcess::HandleNotices() {
+  if (!noticed_) [[likely]]
+    return false;
+  const bool worked = HandleNotices(kNoticesPerTurn);
   device_->ServeAnotherFirst();
+  BATON_CRASH_POINT("broker-notices-handled");
   if (!noticed_) board().seen.store(seen_, std::memory_order_release);
   return worked;
 }
@@ -188,6 +206,7 @@ void BrokerProcess::ContinueLoss() {
 
 // Without it, the ends of workers' processes tell of their deaths.
 void BrokerProcess::StartWatcher() {
+  if (!inheritance_.watch_deaths) return;
   try {
     watcher_.emplace(
         &arena(), inheritance_.options.realtime_priority,
@@ -207,7 +226,6 @@ void BrokerProcess::Watch(uint32_t slot, const WatchedWorker& worker) {
   worker.id == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, worker.id, worker.process);
 }
 
-// The watcher's thread calls this.
 void BrokerProcess::NoteDeath(uint32_t slot, uint64_t worker_id) {
   if (inheritance_.options.outside_effects) return;  // its whole process has to be dead
   dead_[slot].store(worker_id);
@@ -224,6 +242,7 @@ bool BrokerProcess::TakeFromDead() {
     if (dead == 0 || arena::LoadAcquire(worker.id) != dead) continue;
     arena::StoreRelease(worker.ended_id, dead);
   }
+  BATON_CRASH_POINT("broker-deaths-noted");
   broker_.shards().CarryOut();
   TellChanges();
   return true;
@@ -236,20 +255,22 @@ bool BrokerProcess::BeginSleep() {
   // Orders the flag before the last looks. Shard::Commit and BrokeredEngine::Tell have the other
   // half.
   arena::FullFence();
+  BATON_CRASH_POINT("broker-before-last-look");
   return !HasPosted() && !noticed_ && broker_.MaySleep();
 }
 
-void BrokerProcess::AwaitSignal(int timeout_ms) {
+bool BrokerProcess::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {inheritance_.wake, POLLIN, 0};
   entries[1] = {inheritance_.device->event_fd(), POLLIN, 0};
   const size_t workers = wakes().ListenForSignals(&entries[2]);
-  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return;
+  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(inheritance_.wake, &value);
   }
   wakes().TakeSignals(&entries[2]);
+  return true;
 }
 
 void BrokerProcess::EndSleep() {
@@ -264,6 +285,7 @@ void BrokerProcess::WakeHost() const { (void)eventfd_write(inheritance_.host_wak
 
 void BrokerProcess::TellChanges() {
   board().changes.fetch_add(1);
+  BATON_CRASH_POINT("broker-told-changes");
   WakeHost();
 }
 

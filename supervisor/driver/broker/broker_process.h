@@ -52,6 +52,8 @@ struct BrokerInheritance {
   int host_wake = -1;                  // eventfd: there are orders, or something new on the board
   int news = -1;                       // see NewsLine
   int lifeline = -1;                   // reading end (lifeline.h); in the broker, its own one
+  pid_t self = 0;                      // of the broker
+  bool watch_deaths = true;            // false: the broker's creator calls NoteDeath()
   EngineOptions options;
 };
 
@@ -64,7 +66,15 @@ class BrokerProcess final : private driver::DriverObserver, private EngineListen
   // Waits until no other broker drives, and then drives. Returns only with an error.
   absl::Status Run();
 
-  // ---- See TurnLoop.
+  // ---- The rest is for Run(). A simulation drives a broker with these instead.
+
+  // No other broker drives. One that is killed in this call is followed by another one, which
+  // repeats it.
+  absl::Status TakeOver();
+  // The threads of the worker in the slot have ended. Any thread.
+  void NoteDeath(uint32_t slot, uint64_t worker_id);
+
+  // See TurnLoop.
 
   bool Turn();
   bool TurnShards();
@@ -75,19 +85,19 @@ class BrokerProcess final : private driver::DriverObserver, private EngineListen
   int LongestSleepMs() { return broker_.LongestSleepMs(); }
   uint32_t shard_count() const { return arena().shape().shards; }
   bool BeginSleep();
-  void AwaitSignal(int timeout_ms);
+  // Waits for a signal. Returns false if none came within `timeout_ms` (-1: waits for ever).
+  bool AwaitSignal(int timeout_ms);
   void EndSleep();
 
  private:
-  absl::Status TakeOver();
   void StartWatcher();
   void Watch(uint32_t slot, const WatchedWorker& worker);
   bool LookAtBoard();
   void ReadMessages();
   void NoteSettings();
   bool TakeFromDead();
-  void NoteDeath(uint32_t slot, uint64_t worker_id);
   bool HandleNotices();
+  bool HandleNotices(uint32_t most);
   void ContinueLoss();
   void TellChanges();
   void WakeHost() const;

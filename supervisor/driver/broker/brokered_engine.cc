@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/broker/broker_message.h"
 
@@ -20,22 +20,23 @@ namespace {
 constexpr uint64_t kPatienceNs = 50'000'000;
 // How long brokers may take to end all connections of a lost device. It is more than a Broker
 // waits.
-constexpr uint64_t kLossNs = 3'000'000'000;
+constexpr uint64_t kEndAllNs = 3'000'000'000;
 
 }  // namespace
 
 BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                                const EngineOptions& options, SharedBoard board,
-                               Brokers::Place place)
+                               std::unique_ptr<BrokerForks> forks)
     : HostEngine(arena, device, listener, options.outside_effects),
       options_(options),
       board_(std::move(board)),
       watched_(arena->shape().workers),
       brokers_(
-          board_.get(), [this] { return InheritanceOfBroker(); }, std::move(place),
+          board_.get(), std::move(forks), [this] { return InheritanceOfBroker(); },
           [this](std::string_view kind, const std::string& message) {
             listener_->OnEvent(kind, message, 0, -1, -1);
-          }) {
+          },
+          options.nanoseconds) {
   board_->poison_deaths.store(options.poison_deaths);
   succession().SetDrivers(this);
   succession().wakes().LeaveClosing(/*to_others=*/true);
@@ -43,14 +44,12 @@ BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, Engin
 
 BrokeredEngine::~BrokeredEngine() = default;
 
-absl::StatusOr<std::unique_ptr<BrokeredEngine>> BrokeredEngine::Create(arena::Arena* arena,
-                                                                       verbs::Device* device,
-                                                                       EngineListener* listener,
-                                                                       const EngineOptions& options,
-                                                                       Brokers::Place place) {
+absl::StatusOr<std::unique_ptr<BrokeredEngine>> BrokeredEngine::Create(
+    arena::Arena* arena, verbs::Device* device, EngineListener* listener,
+    const EngineOptions& options, std::unique_ptr<BrokerForks> forks) {
   BATON_ASSIGN_OR_RETURN(SharedBoard board, SharedBoard::Make());
   std::unique_ptr<BrokeredEngine> engine(
-      new BrokeredEngine(arena, device, listener, options, std::move(board), std::move(place)));
+      new BrokeredEngine(arena, device, listener, options, std::move(board), std::move(forks)));
   engine->broker_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->broker_wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   BATON_RETURN_IF_ERROR(engine->Open());
@@ -83,9 +82,11 @@ void BrokeredEngine::Start() {
 
 void BrokeredEngine::Turn() {
   const uint64_t changes = board_->changes.load();
+  BATON_CRASH_POINT("host-turns");
   HostEngine::Turn();
   if (std::exchange(looked_, changes) != changes) {
     board_->looked.store(changes);
+    BATON_CRASH_POINT("host-looked");
     Tell();
   }
   const absl::Status turned = brokers_.Turn();
@@ -114,6 +115,7 @@ void BrokeredEngine::Beat() {
 // Returns the number of what was told.
 uint64_t BrokeredEngine::Tell() {
   const uint64_t told = board_->told.fetch_add(1) + 1;
+  BATON_CRASH_POINT("host-told");
   // Orders it before the look at the flag; BrokerProcess::BeginSleep has the other half.
   arena::FullFence();
   if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
@@ -124,9 +126,10 @@ uint64_t BrokeredEngine::Tell() {
 
 bool BrokeredEngine::Settle() {
   const uint64_t told = Tell();
-  const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+  const uint64_t deadline = options_.nanoseconds() + kPatienceNs;
   while (board_->seen.load(std::memory_order_acquire) < told) {
-    if (!brokers_.any_live() || MonotonicNanoseconds() > deadline) return false;
+    if (!brokers_.any_live() || options_.nanoseconds() > deadline) return false;
+    BATON_CRASH_POINT("host-settling");
     sched_yield();
   }
   return true;
@@ -136,7 +139,7 @@ bool BrokeredEngine::Settle() {
 
 void BrokeredEngine::OnLost(const absl::Status& why) {
   if (give_up_ns_ != 0) return;
-  give_up_ns_ = MonotonicNanoseconds() + kLossNs;
+  give_up_ns_ = options_.nanoseconds() + kEndAllNs;
   board_->lost.Store(why);
   Tell();
 }
@@ -145,7 +148,7 @@ void BrokeredEngine::OnLost(const absl::Status& why) {
 // the next turn.
 void BrokeredEngine::LookForEnd() {
   const absl::Status ended = board_->ended.Load();
-  const bool late = give_up_ns_ != 0 && MonotonicNanoseconds() > give_up_ns_;
+  const bool late = give_up_ns_ != 0 && options_.nanoseconds() > give_up_ns_;
   if ((ended.ok() && !late) || told_lost_) return;
   absl::Status lost = board_->lost.Load();
   if (lost.ok() && !std::exchange(awaits_reason_, true)) {
@@ -230,7 +233,7 @@ void BrokeredEngine::SetPoisonDeaths(uint32_t deaths) {
 std::optional<EngineLoad> BrokeredEngine::load() {
   const TurnTimes times = board_->times;
   if (times.started_ns == 0) return std::nullopt;
-  return times.At(MonotonicNanoseconds());
+  return times.At(options_.nanoseconds());
 }
 
 }  // namespace baton::driver_process

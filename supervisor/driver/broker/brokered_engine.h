@@ -35,7 +35,7 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
                                                                 verbs::Device* device,
                                                                 EngineListener* listener,
                                                                 const EngineOptions& options,
-                                                                Brokers::Place place);
+                                                                std::unique_ptr<BrokerForks> forks);
   ~BrokeredEngine() override;
 
   // Forks the brokers. If that fails, the device is reported as lost.
@@ -63,7 +63,8 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
 
  private:
   BrokeredEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-                 const EngineOptions& options, SharedBoard board, Brokers::Place place);
+                 const EngineOptions& options, SharedBoard board,
+                 std::unique_ptr<BrokerForks> forks);
 
   BrokerInheritance InheritanceOfBroker();
   uint64_t Tell();

@@ -1,19 +1,14 @@
 #include "supervisor/driver/broker/brokers.h"
 
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/nic/control_socket.h"
-#include "supervisor/driver/workers/forked_child.h"
-#include "supervisor/driver/workers/spawn_plan.h"
 
 namespace baton::driver_process {
 namespace {
@@ -28,47 +23,23 @@ constexpr uint32_t kMostUnread = 96;
 // A broker that dies sooner has done little. After so many in a row, others will not do better.
 constexpr uint64_t kEarlyNs = 20'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
-// After so long without any broker the service ends, and batond starts another driver.
-constexpr uint64_t kMostWithoutNs = 5'000'000'000;
-
-// It stays the user that `baton-driver` is.
-Identity IdentityOf(const EngineOptions& options) {
-  Identity identity;
-  identity.realtime_priority = options.realtime_priority;
-  identity.may_hurry = options.realtime_priority != 0;
-  return identity;
-}
-
-// Returns only with an error.
-absl::Status BecomeBroker(BrokerInheritance inheritance) {
-  BATON_ASSIGN_OR_RETURN(
-      inheritance.lifeline,
-      ConfineChild({.arena = inheritance.arena,
-                    .device = inheritance.device,
-                    .descriptors =
-                        [&] {
-                          std::vector<int> kept = inheritance.wakes->descriptors();
-                          kept.insert(kept.end(), {inheritance.messages, inheritance.wake,
-                                                   inheritance.host_wake, inheritance.news});
-                          return kept;
-                        }(),
-                    .lifeline = inheritance.lifeline,
-                    .identity = IdentityOf(inheritance.options)}));
-  // Lives as long as the process.
-  return (new BrokerProcess(std::move(inheritance)))->Run();
-}
+// If there is no broker, and none could be forked for so long, the service ends, and batond starts
+// another driver.
+constexpr uint64_t kMostRefusedNs = 5'000'000'000;
 
 }  // namespace
 
-Brokers::Brokers(BrokerBoard* board, Inherit inherit, Place place, Tell tell)
+Brokers::Brokers(BrokerBoard* board, std::unique_ptr<BrokerForks> forks, Inherit inherit, Tell tell,
+                 std::function<uint64_t()> nanoseconds)
     : board_(board),
+      forks_(std::move(forks)),
       inherit_(std::move(inherit)),
-      place_(std::move(place)),
       tell_(std::move(tell)),
+      nanoseconds_(std::move(nanoseconds)),
       pauses_(std::chrono::milliseconds(1), std::chrono::milliseconds(200)) {}
 
 Brokers::~Brokers() {
-  for (const Broker& broker : brokers_) (void)SendSignal(broker.pidfd.get(), SIGKILL);
+  for (const Broker& broker : brokers_) forks_->Kill(broker.pidfd.get());
 }
 
 absl::Status Brokers::Start() {
@@ -82,25 +53,13 @@ absl::Status Brokers::Fork() {
   BrokerInheritance inheritance = inherit_();
   inheritance.messages = messages.theirs.get();
   inheritance.lifeline = lifeline_.reading.get();
-  BATON_ASSIGN_OR_RETURN(ForkedChild child, ForkPlaced(std::move(inheritance)));
+  BATON_ASSIGN_OR_RETURN(ForkedChild child, forks_->Fork(std::move(inheritance)));
   Broker& broker = brokers_.emplace_back();
   broker.pid = child.pid;
   broker.pidfd = std::move(child.pidfd);
   broker.messages = std::move(messages.ours);
-  broker.forked_ns = MonotonicNanoseconds();
+  broker.forked_ns = nanoseconds_();
   return absl::OkStatus();
-}
-
-absl::StatusOr<ForkedChild> Brokers::ForkPlaced(BrokerInheritance inheritance) {
-  absl::StatusOr<ForkedChild> child = absl::UnknownError("");
-  place_([&] {
-    child = ForkChild([&] {
-      BeginChild("baton-broker");
-      const absl::Status status = BecomeBroker(std::move(inheritance));
-      std::fprintf(stderr, "baton-broker: ends: %s\n", std::string(MessageOf(status)).c_str());
-    });
-  });
-  return child;
 }
 
 bool Brokers::Drives(const Broker& broker) const { return broker.pid == board_->driver.load(); }
@@ -127,17 +86,13 @@ std::vector<int> Brokers::descriptors() const {
 absl::Status Brokers::Turn() {
   Reap();
   TellSuccession();
-  const uint64_t now = MonotonicNanoseconds();
-  if (CountLive() != 0) {
-    none_since_ns_ = 0;
-  } else if (none_since_ns_ == 0) {
-    none_since_ns_ = now;
-  }
+  const uint64_t now = nanoseconds_();
+  if (CountLive() != 0) refused_since_ns_ = 0;
   if (early_deaths_ >= kMostEarlyDeaths) {
     return absl::InternalError(
         absl::StrCat(early_deaths_, " brokers in a row have died soon; the last one ", last_end_));
   }
-  if (none_since_ns_ != 0 && now - none_since_ns_ > kMostWithoutNs) {
+  if (refused_since_ns_ != 0 && now - refused_since_ns_ > kMostRefusedNs) {
     return absl::InternalError(absl::StrCat("no broker can be forked: ", last_refusal_.message()));
   }
   if (MayFork(now)) ForkAgain(now);
@@ -157,6 +112,7 @@ void Brokers::ForkAgain(uint64_t now) {
   const bool refused_before = !last_refusal_.ok();
   last_refusal_ = Fork();
   if (last_refusal_.ok()) return;
+  if (CountLive() == 0 && refused_since_ns_ == 0) refused_since_ns_ = now;
   fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
   if (!refused_before) tell_("broker_not_forked", std::string(MessageOf(last_refusal_)));
 }
@@ -166,7 +122,7 @@ void Brokers::Reap() {
     if (Drives(broker)) broker.drove_since_ns = board_->took_lock_ns.load();
   }
   for (size_t i = 0; i < brokers_.size();) {
-    const std::string how = ReapProgram(brokers_[i].pidfd.get());
+    const std::string how = forks_->Reap(brokers_[i].pidfd.get());
     if (how.empty()) {
       ++i;
       continue;
@@ -180,7 +136,7 @@ void Brokers::Reap() {
 // Deaths of those that wait say nothing about what others die of that drive. They only delay the
 // next fork, unless nobody drives.
 void Brokers::OnDeath(const Broker& broker, const std::string& how) {
-  const uint64_t now = MonotonicNanoseconds();
+  const uint64_t now = nanoseconds_();
   const bool drove = broker.drove_since_ns != 0;
   const bool early = now - (drove ? broker.drove_since_ns : broker.forked_ns) < kEarlyNs;
   if (drove || driver() == 0) early_deaths_ = early ? early_deaths_ + 1 : 0;
@@ -201,7 +157,7 @@ void Brokers::TellSuccession() {
   told_driver_ = board_->driver.load();
   if (former == 0) return;
   early_deaths_ += static_cast<uint32_t>(generation - former - 1);
-  fork_at_ns_ = MonotonicNanoseconds() + kForkAfterNs;
+  fork_at_ns_ = nanoseconds_() + kForkAfterNs;
   tell_("broker_followed",
         absl::StrCat("a broker has died", last_end_.empty() ? "" : absl::StrCat(": ", last_end_),
                      "; process ", board_->driver.load(), " drives the queues since, after ",
@@ -226,7 +182,7 @@ pid_t Brokers::Beat() {
 
 void Brokers::Kill(Broker* broker) {
   broker->doomed = true;
-  (void)SendSignal(broker->pidfd.get(), SIGKILL);
+  forks_->Kill(broker->pidfd.get());
 }
 
 void Brokers::Send(const BrokerMessage& message, int descriptor) {

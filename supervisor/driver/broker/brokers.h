@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,9 +18,9 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/pauses.h"
 #include "supervisor/driver/broker/broker_board.h"
+#include "supervisor/driver/broker/broker_forks.h"
 #include "supervisor/driver/broker/broker_message.h"
 #include "supervisor/driver/broker/broker_process.h"
-#include "supervisor/driver/workers/forked_child.h"
 
 namespace baton::driver_process {
 
@@ -31,11 +32,10 @@ class Brokers {
   using Inherit = std::function<BrokerInheritance()>;
   // Called with an event for operators.
   using Tell = std::function<void(std::string_view kind, const std::string& message)>;
-  // Runs its argument where brokers are to run (ThreadsOn).
-  using Place = std::function<void(const std::function<void()>&)>;
 
   // `board` outlives it.
-  Brokers(BrokerBoard* board, Inherit inherit, Place place, Tell tell);
+  Brokers(BrokerBoard* board, std::unique_ptr<BrokerForks> forks, Inherit inherit, Tell tell,
+          std::function<uint64_t()> nanoseconds);
   // Kills them.
   ~Brokers();
 
@@ -70,7 +70,6 @@ class Brokers {
   };
 
   absl::Status Fork();
-  absl::StatusOr<ForkedChild> ForkPlaced(BrokerInheritance inheritance);
   bool MayFork(uint64_t now) const;
   void ForkAgain(uint64_t now);
   void Kill(Broker* broker);
@@ -82,19 +81,20 @@ class Brokers {
   size_t CountLive() const;
 
   BrokerBoard* const board_;
+  const std::unique_ptr<BrokerForks> forks_;
   const Inherit inherit_;
-  const Place place_;
   const Tell tell_;
+  const std::function<uint64_t()> nanoseconds_;
   Pipe lifeline_;
   std::vector<Broker> brokers_;  // whose end is not known yet; at most two are not doomed
   uint64_t told_generation_ = 0;
-  pid_t told_driver_ = 0;       // that has taken over completely
-  absl::Status last_refusal_;   // of a fork
-  uint64_t none_since_ns_ = 0;  // no broker lives since then; 0: one does
-  std::string last_end_;        // of the broker that drove last
-  uint32_t early_deaths_ = 0;   // in a row
-  uint64_t fork_at_ns_ = 0;     // a twin, not before
-  uint64_t fork_again_ns_ = 0;  // any, not before: the last one failed
+  pid_t told_driver_ = 0;          // that has taken over completely
+  absl::Status last_refusal_;      // of a fork
+  uint64_t refused_since_ns_ = 0;  // forks are, while there is no broker; 0: they are not
+  std::string last_end_;           // of the broker that drove last
+  uint32_t early_deaths_ = 0;      // in a row
+  uint64_t fork_at_ns_ = 0;        // a twin, not before
+  uint64_t fork_again_ns_ = 0;     // any, not before: the last one failed
   BackOff pauses_;
   std::optional<uint64_t> asked_;  // value of BrokerBoard::told at the last Beat()
 };

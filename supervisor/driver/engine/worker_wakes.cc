@@ -27,8 +27,8 @@ void WorkerWakes::Remove(uint32_t slot) {
 }
 
 // A full socket is readable already; a closed one is its worker's problem.
-void WorkerWakes::Wake(const Worker& worker) {
-  (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+void WorkerWakes::Wake(uint32_t slot) const {
+  (void)send(workers_[slot].wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 std::vector<int> WorkerWakes::descriptors() const {
@@ -39,9 +39,9 @@ std::vector<int> WorkerWakes::descriptors() const {
   return all;
 }
 
-void WorkerWakes::WakeAll() {
-  for (const Worker& worker : workers_) {
-    if (worker.wake) Wake(worker);
+void WorkerWakes::WakeAll() const {
+  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
+    if (workers_[slot].wake) Wake(slot);
   }
 }
 
@@ -56,7 +56,7 @@ void WorkerWakes::WakeSleepers() {
     uint32_t& sleeping = arena_->worker(slot).sleeping;
     if (!worker.wake || arena::LoadRelaxed(sleeping) == 0) continue;
     arena::StoreRelaxed(sleeping, 0u);
-    Wake(worker);
+    Wake(slot);
   }
 }
 

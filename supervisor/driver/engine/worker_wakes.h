@@ -33,8 +33,11 @@ class WorkerWakes {
   }
   // Returns the sockets.
   std::vector<int> descriptors() const;
-  // Wakes all, also those of whose sleep another driver has taken note and not woken them.
-  void WakeAll();
+  int descriptor(uint32_t slot) const { return workers_[slot].wake.get(); }  // -1: none
+  // These wake also who is said to be awake: somebody may have taken note of the sleep, and woken
+  // another one, or nobody.
+  void Wake(uint32_t slot) const;
+  void WakeAll() const;
 
   // Fills `entries`, which has room for all workers, with the sockets that wake the engine, for
   // poll(2). Returns their number. Pass the polled entries to TakeSignals() before any other
@@ -50,7 +53,6 @@ class WorkerWakes {
   };
 
   void WakeSleepers();
-  static void Wake(const Worker& worker);
 
   arena::Arena* arena_;
   std::vector<Worker> workers_;  // by slot

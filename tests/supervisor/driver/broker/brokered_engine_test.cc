@@ -82,7 +82,7 @@ class BrokeredEngineTest : public ::testing::Test {
     options.yield_microseconds = 1;
     ASSERT_OK_AND_ASSIGN(engine_,
                          BrokeredEngine::Create(&*arena_, nic_.device.get(), &listener_, options,
-                                                [](const auto& fork) { fork(); }));
+                                                RealBrokerForks([](const auto& fork) { fork(); })));
     engine_->Start();
     ASSERT_TRUE(Until([&] { return engine_->broker() != 0 && engine_->twin() != 0; }));
   }
