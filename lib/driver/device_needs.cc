@@ -48,8 +48,9 @@ absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& li
       {needs.queue_pairs, limits.max_queue_pairs,
        needs.makes_pools ? "queue pairs in the pools of its shards"
                          : "queue pairs, one for each connection",
-       needs.makes_pools ? "lower native.queue_pairs_per_shard or max_connections"
-                         : "lower max_connections"},
+       needs.makes_pools
+           ? "lower native.queue_pairs_per_shard or max_connections, or set broker_processes: false"
+           : "lower max_connections"},
       {needs.completion_queues, limits.max_completion_queues,
        "completion queues, one for each shard", "lower shards"},
       {needs.completion_queue_entries, limits.max_completion_queue_entries,

@@ -21,12 +21,25 @@ constexpr uint64_t PageBytesOf(v1::HugePages pages) {
   }
 }
 
+// Returns whether brokers drive the queues. An RDMA device decides it where the service does not
+// say so. This supposes that it allows them.
+inline bool MayHaveBrokers(const v1::ServiceConfig& config) {
+  const bool left_to_device = !config.has_broker_processes() && config.device().has_rdma();
+  return config.mode() == v1::BROKERED && (left_to_device || config.broker_processes());
+}
+
 // Returns the queue pairs of each shard that are made in advance for brokers, which take memory:
-// those of all connections if they are few, and else a shard's share and a quarter more.
+// those of all connections if they are few, and else a shard's share and a quarter more. Where
+// queue pairs have a time-wait, all connections may end at once, and come back at once.
 inline uint32_t BrokersQueuePairs(const v1::ServiceConfig& config) {
   constexpr uint32_t kFew = 256;
-  const uint32_t share = (config.max_connections() + config.shards() - 1) / config.shards();
-  return std::min(config.max_connections(), std::max(kFew, share + share / 4));
+  const uint32_t shards = std::max(1u, config.shards());
+  const uint32_t share = (config.max_connections() + shards - 1) / shards;
+  const uint32_t most = std::max(kFew, share + share / 4);
+  const bool few = config.max_connections() <= most;
+  const uint32_t used = few ? config.max_connections() : most;
+  if (!config.device().has_rdma()) return used;
+  return std::min(used + (few ? used : share), arena::kMaxConnections);
 }
 
 // Returns the shape of a service's arena. `config` must be complete.
@@ -53,7 +66,7 @@ inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.dump_buffers = config.dump_buffers() ? 1 : 0;
   shape.pooled_queue_pairs =
       config.mode() == v1::NATIVE ? config.native().queue_pairs_per_shard() : 0;
-  if (config.broker_processes()) shape.brokered_queue_pairs = BrokersQueuePairs(config);
+  if (MayHaveBrokers(config)) shape.brokered_queue_pairs = BrokersQueuePairs(config);
   const uint64_t completions = arena::RequiredCompletionEntries(shape);
   // 0 stands for more than the field can hold; ValidateShape refuses it.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);

@@ -189,13 +189,11 @@ void CheckNative(const v1::ServiceConfig& service, const Node& node) {
 
 void CheckBrokers(v1::ServiceConfig& service, const Node& node) {
   const bool brokered = service.mode() == v1::BROKERED;
-  const bool soft = !service.device().has_rdma();
   if (!service.has_broker_processes()) {
-    service.set_broker_processes(brokered && soft);
+    // The driver finds out what an RDMA device can do.
+    if (!brokered || !service.device().has_rdma()) service.set_broker_processes(brokered);
   } else if (service.broker_processes() && !brokered) {
     node.Refuse("broker_processes", "is for mode BROKERED: native workers drive queues themselves");
-  } else if (service.broker_processes() && !soft) {
-    node.Refuse("broker_processes", "needs the soft device; leave it out");
   }
 }
 

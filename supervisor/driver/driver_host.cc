@@ -13,6 +13,7 @@
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
+#include "spdlog/spdlog.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
@@ -56,7 +57,21 @@ absl::Status DriverHost::MakeDevice(const internal::KeeperConfig& config) {
   return absl::OkStatus();
 }
 
+// Unless the service says whether brokers drive its queues, they do so where the device allows it.
+absl::Status DriverHost::ChooseDriver() {
+  if (!MayHaveBrokers(service_)) return absl::OkStatus();
+  const absl::Status forkable = device_->CheckForkable();
+  if (forkable.ok()) return forkable;
+  if (service_.has_broker_processes()) {
+    return {forkable.code(), absl::StrCat("broker_processes: ", forkable.message())};
+  }
+  spdlog::info("no brokers drive the queues, so this process does: {}", MessageOf(forkable));
+  service_.set_broker_processes(false);
+  return absl::OkStatus();
+}
+
 absl::Status DriverHost::MakeQueues(EngineOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseDriver());
   const arena::Shape shape = ShapeOf(service_);
   const bool is_rdma = service_.device().has_rdma();
   if (is_rdma) {
@@ -90,14 +105,13 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
                            WorkerForks::Create(*engine, service_.native(), std::move(presence_)));
     host_ = engine.get();
     engine_ = std::move(engine);
-  } else if (service_.broker_processes()) {
+  } else if (MayHaveBrokers(service_)) {
     const auto place = [this](const std::function<void()>& fork) {
       const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
       fork();
     };
-    BATON_ASSIGN_OR_RETURN(
-        auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
-                                             RealBrokerForks(place)));
+    BATON_ASSIGN_OR_RETURN(auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_,
+                                                               options, RealBrokerForks(place)));
     host_ = brokered_ = engine.get();
     engine_ = std::move(engine);
   } else {

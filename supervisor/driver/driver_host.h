@@ -54,7 +54,7 @@ class DriverHost {
   // engine has started.
   internal::Introduced Introduce() const;
 
-  // The service as it was configured, but with the placement in effect.
+  // The service as it was configured, but with the placement in effect, and with brokers or not.
   const v1::ServiceConfig& service() const { return service_; }
 
  private:
@@ -62,6 +62,7 @@ class DriverHost {
       : service_(service), pinned_(!service.placement().cpus().empty()) {}
 
   absl::Status MakeDevice(const internal::KeeperConfig& config);
+  absl::Status ChooseDriver();
   absl::Status MakeQueues(EngineOptions options);
   absl::Status MakeEngine(EngineOptions options);
   void DescribePages(v1::BufferPages* pages) const;

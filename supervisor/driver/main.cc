@@ -51,11 +51,7 @@ int Run() {
   DriverProcess::BlockStopSignals();
   // Called before there is another thread, which would stay in the former namespace.
   const auto batonds_network = baton::driver_process::EnterServiceNetwork(config.service());
-  // A driver that forks has no second thread.
-  const bool forks =
-      config.service().mode() == baton::v1::NATIVE || config.service().broker_processes();
-  baton::driver_process::BeginLog(
-      config, "driver", forks ? baton::log::LogThread::kNone : baton::log::LogThread::kOwn);
+  baton::driver_process::BeginLog(config, "driver");
   if (!read) {
     spdlog::error("standard input is not a KeeperConfig: batond starts this program");
     return 2;

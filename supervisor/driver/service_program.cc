@@ -10,6 +10,7 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/status.h"
 #include "lib/log/log.h"
+#include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
 #include "supervisor/config/state_files.h"
@@ -29,9 +30,8 @@ std::optional<internal::KeeperConfig> ReadConfig() {
   return config;
 }
 
-void BeginLog(const internal::KeeperConfig& config, std::string_view process,
-              log::LogThread thread) {
-  log::LogToStandardError("baton-" + std::string(process), thread);
+void BeginLog(const internal::KeeperConfig& config, std::string_view process) {
+  log::LogToStandardError("baton-" + std::string(process), log::LogThread::kNone);
   spdlog::default_logger()->set_level(LevelOf(config.service().log_level()));
   if (config.log_format() == v1::JSON) log::UseJson(std::string(process), config.service().name());
 }

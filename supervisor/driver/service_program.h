@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
 
 namespace baton::driver_process {
@@ -15,9 +14,8 @@ namespace baton::driver_process {
 std::optional<internal::KeeperConfig> ReadConfig();
 
 // Logs to standard error from now on, as the configuration says. `process`: the program's name
-// without "baton-".
-void BeginLog(const internal::KeeperConfig& config, std::string_view process,
-              log::LogThread thread);
+// without "baton-". It starts no thread, and only the caller's thread logs.
+void BeginLog(const internal::KeeperConfig& config, std::string_view process);
 
 // These two log why the service cannot be started, or ends, and write it down for operators
 // (SetDownReason). Both return the exit status. After EndFor() SIGALRM ends the process within

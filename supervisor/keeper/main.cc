@@ -148,7 +148,7 @@ int Run() {
   baton::internal::KeeperConfig config = read.value_or(baton::internal::KeeperConfig());
   FileDescriptor orders = baton::GivenDescriptor(baton::kOrdersVariable);
   // The keeper has one thread, beside one that only closes what others pass (lib/base/closer.h).
-  baton::driver_process::BeginLog(config, "keeper", baton::log::LogThread::kNone);
+  baton::driver_process::BeginLog(config, "keeper");
   if (!read || !orders) {
     spdlog::error(
         "standard input is not a KeeperConfig, or there is no driver: baton-driver starts this "

@@ -51,16 +51,17 @@ bar-bad-input() {
 # Evidence, not a bar: how many emulated machines stand still in which nothing of Baton's runs, and where.
 bar-bare-machines() { tests/bars/bare_machines.sh; }
 
-# rping, rdma_client and Linux's NVMe host through 20 keeper kills, 5 batond restarts, 5 upgrades of Baton and back.
+# rping, rdma_client and Linux's NVMe host through 20 kills of keepers, 20 of brokers, 5 batond restarts, 5 upgrades of
+# Baton and back.
 # On Soft-RoCE; the host has a file system, and fio verifies what it wrote. Twice: nvmed and rdma_client's server
-# brokered and rping's native, and the other way round. BATON_KILLS (20), BATON_RESTARTS (5), BATON_UPGRADES (5),
-# BATON_SEED (any), BATON_VM_SECONDS (3600) of each machine.
+# brokered and rping's native, and the other way round. BATON_KILLS (20), BATON_BROKER_KILLS (20), BATON_RESTARTS (5),
+# BATON_UPGRADES (5), BATON_SEED (any), BATON_VM_SECONDS (3600) of each machine.
 bar-baton-deaths-clients() {
   local mode seed=${BATON_SEED:-$RANDOM}
   for mode in BROKERED NATIVE; do
     echo "nvmed $mode:"
     ./run vm --cpus 2 --mem 3072 --timeout "${BATON_VM_SECONDS:-3600}" tests/vm/baton_deaths.sh "$mode" \
-      "${BATON_KILLS:-20}" "${BATON_RESTARTS:-5}" "${BATON_UPGRADES:-5}" "$seed"
+      "${BATON_KILLS:-20}" "${BATON_BROKER_KILLS:-20}" "${BATON_RESTARTS:-5}" "${BATON_UPGRADES:-5}" "$seed"
   done
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# baton_deaths.sh MODE KILLS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
+# baton_deaths.sh MODE KILLS BROKERS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
 # are replaced: the kernel's NVMe host with a file system, in which fio verifies what it wrote, rping, and rdma_client,
-# one after the other. KILLS times a keeper is killed, RESTARTS times batond, and UPGRADES times `baton upgrade --baton`
-# replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
+# one after the other. KILLS times a keeper is killed, BROKERS times a broker, which drives the queues of a brokered
+# service, RESTARTS times batond, and UPGRADES times `baton upgrade --baton` replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
 # notice nothing. The workers of nvmed and of rdma_client's server are of MODE, BROKERED or NATIVE; those of rping's
 # server are of the other.
 set -euo pipefail
@@ -11,7 +11,7 @@ here=$(dirname "$0")
 source "$here/pingd_common.sh"
 # shellcheck source=tests/vm/nvmed_common.sh
 source "$here/nvmed_common.sh"
-mode=$1 kills=$2 restarts=$3 upgrades=$4 seed=${5:-$RANDOM}
+mode=$1 kills=$2 broker_kills=$3 restarts=$4 upgrades=$5 seed=${6:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
 
@@ -68,8 +68,9 @@ start_workers() {
 }
 
 # read_log: what has been logged since. Starts no process, as `baton` would be one, which takes seconds here.
-#   readies (workers that are ready), found (drivers, by batond), successor (the keeper that follows a killed one)
-readies=0 found=0 successor=0 partial=''
+#   readies (workers that are ready), found (drivers, by batond), successor (the keeper that follows a killed one),
+#   broker (that follows a dead one)
+readies=0 found=0 successor=0 broker=0 partial=''
 read_log() {
   local line
   while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
@@ -80,6 +81,8 @@ read_log() {
       found=$((found + 1))
     elif [[ $line =~ keeper_followed:\ .*\ was\ killed\ .*\ pid\ ([0-9]+), ]]; then
       successor=${BASH_REMATCH[1]}
+    elif [[ $line =~ broker_followed:\ .*\ process\ ([0-9]+)\ drives ]]; then
+      broker=${BASH_REMATCH[1]}
     fi
   done
 }
@@ -87,15 +90,19 @@ read_log() {
 have_logged() { read_log && [[ ${!1} -ge $2 ]]; }
 
 operator() { baton --socket "$state/operator.sock" --timeout 120 "$@"; }
-# ask_keepers: each service is served by a keeper, $keeper_of[NAME], and two workers.
-declare -A keeper_of=()
+# ask_keepers: each service is served by a keeper, $keeper_of[NAME], and two workers. A brokered one has a
+# broker, $broker_of[NAME].
+declare -A keeper_of=() broker_of=()
 ask_keepers() {
-  local name keeper
+  local name keeper broker
   operator service list -o json >"$work/services" 2>&1 || die "no services: $(<"$work/services")"
-  jq -r '.services[] | select(.reachable and .ready_workers == 2) | "\(.name) \(.keeper_pid)"' \
+  jq -r '.services[] | select(.reachable and .ready_workers == 2) | "\(.name) \(.keeper_pid) \(.broker_pid // 0)"' \
     "$work/services" >"$work/serving"
   [[ $(wc -l <"$work/serving") -eq ${#services[@]} ]] || die "not all are served: $(<"$work/services")"
-  while read -r name keeper; do keeper_of[$name]=$keeper; done <"$work/serving"
+  while read -r name keeper broker; do
+    keeper_of[$name]=$keeper
+    [[ $broker == 0 ]] || broker_of[$name]=$broker
+  done <"$work/serving"
 }
 
 # ---------------------------------------------------------------- its deaths
@@ -121,6 +128,19 @@ kill_keeper() {
   kill -KILL "${keeper_of[$name]}" || die "the keeper of $name, ${keeper_of[$name]}, is gone"
   soon have_logged successor 1
   keeper_of[$name]=$successor
+}
+
+# kill_broker: of one brokered service after the other; returns when its twin drives the queues.
+brokers_killed=0
+kill_broker() {
+  local names name
+  mapfile -t names < <(printf '%s\n' "${!broker_of[@]}" | sort)
+  name=${names[brokers_killed++ % ${#names[@]}]}
+  read_log
+  broker=0
+  kill -KILL "${broker_of[$name]}" || die "the broker of $name, ${broker_of[$name]}, is gone"
+  soon have_logged broker 1
+  broker_of[$name]=$broker
 }
 
 # restart_batond: returns when the next one has found the drivers. Their keepers are the same.
@@ -149,6 +169,7 @@ upgrade_baton() {
 disturb_baton() {
   local event events=() i
   for ((i = 0; i < kills; ++i)); do events+=(kill_keeper); done
+  for ((i = 0; i < broker_kills; ++i)); do events+=(kill_broker); done
   for ((i = 0; i < restarts; ++i)); do events+=(restart_batond); done
   for ((i = 0; i < 2 * upgrades; ++i)); do events+=(upgrade_baton); done
   mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
@@ -270,9 +291,10 @@ mark_kernel_log
 start_clients_of_all
 cntlid=$(<"$controller/cntlid")
 disturb_baton
-last=${keeper_of[*]}
+last="${keeper_of[*]}, brokers ${broker_of[*]}"
 ask_keepers
-[[ ${keeper_of[*]} == "$last" ]] || die "the keepers are ${keeper_of[*]}, not $last"
+[[ "${keeper_of[*]}, brokers ${broker_of[*]}" == "$last" ]] ||
+  die "the keepers are ${keeper_of[*]}, brokers ${broker_of[*]}, not $last"
 end_clients_of_all
 
 # One more was started for each kill, and for each upgrade there and back. Where the machine stands still for longer than
@@ -280,9 +302,9 @@ end_clients_of_all
 started=$(grep -c 'its keeper was started' "$state.log")
 expected=$((${#services[@]} * (1 + 2 * upgrades) + kills))
 [[ $started -ge $expected ]] || die "$started keepers were started, not $expected"
-troubles='worker_(dead|killed|hangs)|native_worker_ended|device_lost|queue_pair_failed|connection_(poisoned|refused)|given_up'
+troubles='broker_(killed|not_forked)|worker_(dead|killed|hangs)|native_worker_ended|device_lost|queue_pair_failed|connection_(poisoned|refused)|given_up'
 ! grep -E "$troubles" "$state.log" || die "batond's log tells of trouble"
-for event in kill_keeper restart_batond upgrade_baton; do
+for event in kill_keeper kill_broker restart_batond upgrade_baton; do
   longest_of "$event" "$work/timed_lat.1.log" | sort -n >"$work/longest"
   say "$event: $(wc -l <"$work/longest"); longest I/O of the host meanwhile, in ms, p50 $(median <"$work/longest")," \
     "longest $(tail -n 1 "$work/longest")"

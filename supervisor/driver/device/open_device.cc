@@ -12,6 +12,7 @@
 #include "lib/base/status.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "supervisor/config/network_namespace.h"
+#include "supervisor/config/shape.h"
 
 namespace baton::driver_process {
 namespace {
@@ -44,7 +45,7 @@ absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
   plan.program = config.nic();
   plan.faults = service.device().soft().faults();
   plan.yield_microseconds = service.yield_microseconds();
-  plan.forks = service.mode() == v1::NATIVE || service.broker_processes();
+  plan.forks = service.mode() == v1::NATIVE || MayHaveBrokers(service);
   plan.identity.realtime_priority = static_cast<int>(service.realtime_priority());
   if (config.has_nic_uid()) plan.identity.uid = config.nic_uid();
   if (config.has_nic_gid()) plan.identity.gid = config.nic_gid();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -133,6 +134,42 @@ TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
   EXPECT_EQ(parse("", "max_connections: 131072", "rdma").queue_pairs_per_shard(), 131'072u);
   EXPECT_EQ(parse("queue_pairs_per_shard: 7", "").queue_pairs_per_shard(), 7u);
   EXPECT_EQ(parse("", "max_workers: 1").workers(), 1u);
+}
+
+v1::ServiceConfig ServiceOn(const std::string& device, const std::string& fields) {
+  const absl::StatusOr<v1::Config> config =
+      ParseConfig(absl::StrCat("state_dir: \"/s\" services { name: \"a\" device { ", device,
+                               " {} } ", fields, " }"),
+                  "baton.conf");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? config->services(0) : v1::ServiceConfig();
+}
+
+TEST(ConfigTest, MakesQueuePairsForBrokersInAdvance) {
+  const auto pools = [](const std::string& device, const std::string& fields) {
+    return ShapeOf(ServiceOn(device, fields)).brokered_queue_pairs;
+  };
+  EXPECT_EQ(pools("soft", "max_connections: 100 shards: 4"), 100u);
+  EXPECT_EQ(pools("soft", "max_connections: 4096 shards: 4"), 1280u);
+  // Soft-RoCE's queue pairs rest after their connections.
+  EXPECT_EQ(pools("rdma", "max_connections: 100 shards: 4"), 200u);
+  EXPECT_EQ(pools("rdma", "max_connections: 4096 shards: 4"), 2304u);
+  EXPECT_EQ(pools("rdma", "max_connections: 131072"), arena::kMaxConnections);
+  // Otherwise they are made when they are taken.
+  EXPECT_EQ(pools("rdma", "max_connections: 100 shards: 4 broker_processes: false"), 100u);
+}
+
+// The driver asks a device whether forked processes can use it.
+TEST(ConfigTest, LeavesItToAnRdmaDeviceWhetherBrokersDrive) {
+  const auto brokers = [](const std::string& device, const std::string& fields) {
+    const v1::ServiceConfig service = ServiceOn(device, fields);
+    return service.has_broker_processes() ? std::optional<bool>(service.broker_processes())
+                                          : std::nullopt;
+  };
+  EXPECT_EQ(brokers("soft", ""), true);
+  EXPECT_EQ(brokers("rdma", ""), std::nullopt);
+  EXPECT_EQ(brokers("rdma", "broker_processes: true"), true);
+  EXPECT_EQ(brokers("rdma", "mode: NATIVE native { object: \"/o.so\" uid: 0 gid: 0 }"), false);
 }
 
 TEST(ConfigTest, LetsNativeServicesShareReceives) {

@@ -42,6 +42,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
     service->mutable_device()->mutable_soft();
   } else {
     service->mutable_device()->mutable_rdma()->set_port(1);
+    service->set_broker_processes(false);  // the engine is in this process
   }
   service->set_shards(1);
   service->set_max_connections(8);
