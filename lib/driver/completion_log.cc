@@ -32,7 +32,7 @@ bool CompletionLog::Append(const arena::CompletionEntry& entry) {
 }
 
 bool CompletionLog::Publish() {
-  if (record_->completion_tail == tail_ || broken_ != nullptr) return false;
+  if (record_->completion_tail == tail_ || broken_ != nullptr || held_) return false;
   BATON_CRASH_POINT("driver-before-publish");
   arena::StoreRelease(record_->completion_tail, tail_);
   BATON_CRASH_POINT("driver-published");

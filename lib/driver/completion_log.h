@@ -97,8 +97,10 @@ class CompletionLog {
   void End(const Run& run) { tail_ = run.tail(); }
 
   // Shows appended entries to the owner. Returns false if there are no new ones, or the log is
-  // broken.
+  // broken or held.
   bool Publish();
+  // While it is held, nothing is shown: a successor of this driver finds the entries all the same.
+  void Hold(bool held) { held_ = held; }
 
  private:
   static constexpr uint64_t kFetchAhead = 7;  // beyond the next one
@@ -116,6 +118,7 @@ class CompletionLog {
   uint64_t mask_;
   uint64_t tail_;
   const char* broken_ = nullptr;
+  bool held_ = false;
 };
 
 }  // namespace baton::driver

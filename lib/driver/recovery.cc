@@ -27,6 +27,9 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) {
     state_.shards[shard] = ShardQueue(CompletionLog(*arena_, shard));
     state_.shards[shard].operated = true;
+    // An owner that lives would pass over completions of a connection that arrives, until the
+    // transaction is resumed that accepts it.
+    state_.shards[shard].log.Hold(true);
     ReplayLog(shard, &failed);
     BATON_RETURN_IF_ERROR(state_.CheckLog(shard));
   }
@@ -44,6 +47,7 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t connection : connections) SettleQueues(connection);
   for (const uint32_t shard : shards) ResumeTransaction(shard);
   for (const uint32_t connection : connections) FailArriving(connection);
+  for (const uint32_t shard : shards) state_.shards[shard].log.Hold(false);
   for (const uint32_t connection : connections) parts_.poster.PostAllDeferred(connection);
   for (const uint32_t shard : shards) {
     BATON_RETURN_IF_ERROR(completions.PollCompletions(shard).status());
