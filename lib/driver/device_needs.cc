@@ -9,12 +9,9 @@
 
 namespace baton::driver {
 
-DeviceNeeds NeedsOf(const arena::Shape& shape) {
+DeviceNeeds NeedsOf(const arena::Shape& shape, bool in_advance) {
   DeviceNeeds needs;
-  // A brokered service's pools are smaller than its connections only if they are made in advance.
-  needs.makes_pools =
-      shape.pooled_queue_pairs != 0 ||
-      (0 < shape.brokered_queue_pairs && shape.brokered_queue_pairs < shape.connections);
+  needs.makes_pools = arena::IsNative(shape) || in_advance;
   needs.queue_pairs = needs.makes_pools ? uint64_t{shape.shards} * arena::PooledQueuePairs(shape)
                                         : shape.connections;
   needs.completion_queues = shape.shards;

@@ -27,7 +27,9 @@ struct DeviceNeeds {
   uint64_t registered_bytes = 0;  // without grants to peers
 };
 
-DeviceNeeds NeedsOf(const arena::Shape& shape);
+// `in_advance`: the queue pairs of a brokered service's pools are made at its start, as a native
+// service's are.
+DeviceNeeds NeedsOf(const arena::Shape& shape, bool in_advance = false);
 
 // kResourceExhausted: names every limit that is too low, the need, and the option to lower.
 absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& limits,

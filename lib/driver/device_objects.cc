@@ -111,12 +111,13 @@ absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* 
 }
 
 absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
-                                                                   verbs::Device* device) {
+                                                                   verbs::Device* device,
+                                                                   bool has_forked_drivers) {
   const arena::Shape& shape = arena->shape();
-  const DeviceNeeds needs = NeedsOf(shape);
+  const DeviceNeeds needs = NeedsOf(shape, has_forked_drivers);
   BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
   auto objects = std::make_shared<DeviceObjects>();
-  objects->has_forked_drivers = arena::IsNative(shape);
+  objects->has_forked_drivers = has_forked_drivers;
   BATON_RETURN_IF_ERROR(
       device->NameMemory(arena->buffers(), shape.buffer_bytes, arena->buffers_fd()));
   const arena::RecoveryMemoryMap& recovery = arena->recovery_map();

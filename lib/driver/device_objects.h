@@ -90,8 +90,10 @@ struct DeviceObjects {
 
 // Registers the buffers and creates each shard's completion queue and shared receives. Stores the
 // device's limits in the arena and initialises its logs. An error names what the device lacks.
+// `has_forked_drivers`: see DeviceObjects.
 absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
-                                                                   verbs::Device* device);
+                                                                   verbs::Device* device,
+                                                                   bool has_forked_drivers);
 
 // Listens at `address` and returns the listener's own. Idempotent: a second call with the same
 // `address` returns the same result.

@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
   BATON_CHECK(arena::PooledQueuePairs(arena->shape()) != 0);
   std::unique_ptr<ConnectionManager> manager(
       new ConnectionManager(arena, device, observer, std::move(wake_driver)));
-  BATON_ASSIGN_OR_RETURN(manager->objects_, driver::CreateDeviceObjects(arena, device));
+  BATON_ASSIGN_OR_RETURN(manager->objects_,
+                         driver::CreateDeviceObjects(arena, device, pools == Pools::kInAdvance));
   BATON_RETURN_IF_ERROR(manager->FillPool(pools));
   return manager;
 }
@@ -75,7 +76,6 @@ absl::Status ConnectionManager::FillPool(Pools pools) {
   const auto make = [this](uint32_t shard) {
     return device_->CreateQueuePair(objects_->QueuePairOptionsOf(arena_->shape(), shard));
   };
-  objects_->has_forked_drivers = pools == Pools::kInAdvance;
   if (pools == Pools::kOnDemand) {
     pool_.MakeOnDemand(make);
     return absl::OkStatus();
@@ -92,7 +92,9 @@ absl::Status ConnectionManager::FillPool(Pools pools) {
 
 driver::ObjectCounts ConnectionManager::Count() const {
   driver::ObjectCounts counts = objects_->Count();
-  counts.queue_pairs = pool_.count();
+  // Those of brokers that no connection has are no use of the service's.
+  const bool in_use = !arena::IsNative(arena_->shape()) && !pool_.makes();
+  counts.queue_pairs = in_use ? connection_count() : pool_.count();
   return counts;
 }
 

@@ -1,7 +1,7 @@
 // `baton-driver`'s part of a service's connections. Only the process that opened the device can
 // create objects and use the connection manager, so `baton-driver` does both for the shards'
-// drivers: those of a native service in forked processes, and that of a brokered service, which is
-// in the same process (LocalDriver). It also assigns slots and shards to connections.
+// drivers, which are forked processes, or for a device that forks cannot use in the same process
+// (LocalDriver). It also assigns slots and shards to connections.
 //
 // Thread-compatible: `baton-driver`'s thread.
 #ifndef LIB_NATIVE_CONNECTION_MANAGER_H_
@@ -71,7 +71,7 @@ class ConnectionManager {
   }
   // See QueueDriver::SetGate.
   void SetGate(driver::ConnectionGate* gate) { gate_ = gate; }
-  // Counts the pool's queue pairs.
+  // Counts the pool's queue pairs, but for those of brokers that wait for a connection.
   driver::ObjectCounts Count() const;
 
   // Handles events of the device and orders of the drivers. Returns whether there were any.

@@ -1,6 +1,6 @@
-// The queue pairs of a service's connections. Those of a native service are made before its owners
-// are forked: a forked process cannot use a queue pair that was created later. Those of a brokered
-// service, whose driver is in the process that creates them, are made when they are taken.
+// The queue pairs of a service's connections. They are made before its drivers are forked: a forked
+// process cannot use a queue pair that was created later. If the driver is in the process that
+// creates them, they are made when they are taken.
 #ifndef LIB_NATIVE_QUEUE_PAIR_POOL_H_
 #define LIB_NATIVE_QUEUE_PAIR_POOL_H_
 
@@ -86,10 +86,10 @@ class QueuePairPool {
       if (make_) of.first_free = place + 1;
       return place;
     }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("all ", count, " queue pairs of shard ", shard,
-                     " are in use, or wait until they may be used again: raise "
-                     "queue_pairs_per_shard"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "all ", count, " queue pairs of shard ", shard,
+        " are in use, or wait until they may be used again: raise ",
+        arena::IsNative(arena.shape()) ? "queue_pairs_per_shard" : "max_connections or shards"));
   }
   // The place is about to be free again. A queue pair that was made on demand is destroyed.
   void NoteFree(uint32_t shard, uint32_t place) {

@@ -379,7 +379,8 @@ enum class DeviceEventType : uint8_t {
                               // path, listeners their address
   kPathMigrated,              // a queue pair uses its other path
   kQueuePairFailed,           // it is in the error state
-  kCompletionQueueFailed,     // Poll returns kDataLoss; all queue pairs that complete in it failed
+  kCompletionQueueFailed,     // all queue pairs that complete in it failed; the opener's Poll
+                              // returns kDataLoss, and not each forked process's
   kSharedReceiveQueueLow,     // its limit is reached
   kSharedReceiveQueueFailed,  // no queue pair can receive from it any more
   kLastWorkRequestReached,    // QueuePair::holds_no_receive has become true

@@ -30,16 +30,15 @@ inline bool MayHaveBrokers(const v1::ServiceConfig& config) {
 
 // Returns the queue pairs of each shard that are made in advance for brokers, which take memory:
 // those of all connections if they are few, and else a shard's share and a quarter more. Where
-// queue pairs have a time-wait, all connections may end at once, and come back at once.
+// queue pairs have a time-wait, there are as many as the share besides, because all connections may
+// end at once, and come back at once; and not less than for a hundred short ones a second.
 inline uint32_t BrokersQueuePairs(const v1::ServiceConfig& config) {
   constexpr uint32_t kFew = 256;
   const uint32_t shards = std::max(1u, config.shards());
   const uint32_t share = (config.max_connections() + shards - 1) / shards;
-  const uint32_t most = std::max(kFew, share + share / 4);
-  const bool few = config.max_connections() <= most;
-  const uint32_t used = few ? config.max_connections() : most;
+  const uint32_t used = std::min(config.max_connections(), std::max(kFew, share + share / 4));
   if (!config.device().has_rdma()) return used;
-  return std::min(used + (few ? used : share), arena::kMaxConnections);
+  return std::clamp(used + share, kFew, arena::kMaxConnections);
 }
 
 // Returns the shape of a service's arena. `config` must be complete.

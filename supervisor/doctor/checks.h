@@ -95,6 +95,7 @@ struct View : Request {
 
   // Returns the service's device; null if there is none, or more than one to choose from.
   const RdmaDevice* DeviceOf(const ServiceNeeds& service) const;
+  bool IsSoftRoce(const RdmaDevice& device) const;
 };
 
 // modules.cc

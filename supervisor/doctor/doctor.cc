@@ -37,7 +37,7 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   ServiceNeeds needs;
   needs.config = service;
   needs.shape = ShapeOf(service);
-  needs.of_device = driver::NeedsOf(needs.shape);
+  needs.of_device = driver::NeedsOf(needs.shape, MayHaveBrokers(service));
   needs.queue_bytes = QueueBytes(needs.of_device);
   needs.memory_bytes = arena::WorkerMemoryMap(needs.shape).total +
                        arena::DriverMemoryMap(needs.shape).total +
@@ -81,6 +81,12 @@ View::View(const Machine& its_machine, const Request& request)
       devices(ReadRdmaDevices(machine)) {
   if (!config) services.push_back(DefaultNeeds());
   if (config) absl::c_transform(config->services(), std::back_inserter(services), NeedsOf);
+  for (ServiceNeeds& service : services) {
+    const RdmaDevice* const device = service.rdma() ? DeviceOf(service) : nullptr;
+    if (device == nullptr || IsSoftRoce(*device) || service.config.has_broker_processes()) continue;
+    service.config.set_broker_processes(false);  // as its driver does
+    service = NeedsOf(service.config);
+  }
   state_dir = StateDirOf(request);
   batond_pid = RunningBatond(machine, state_dir);
 }
@@ -111,6 +117,11 @@ const RdmaDevice* View::DeviceOf(const ServiceNeeds& service) const {
   const auto found =
       absl::c_find_if(devices, [&](const RdmaDevice& device) { return device.name == name; });
   return found == devices.end() ? nullptr : &*found;
+}
+
+// Only rxe has this file in sysfs.
+bool View::IsSoftRoce(const RdmaDevice& device) const {
+  return machine.Read("/sys/class/infiniband/" + device.name + "/parent").has_value();
 }
 
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {

@@ -70,12 +70,16 @@ uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimi
   arena::Shape shape = service.shape;
   uint32_t fits = 0;
   uint32_t too_many = shape.connections;
+  const auto share = [&](uint32_t queue_pairs) {
+    const uint64_t all = uint64_t{queue_pairs} * shape.connections;
+    return static_cast<uint32_t>((all + service.shape.connections - 1) / service.shape.connections);
+  };
   while (fits + 1 < too_many) {
     shape.connections = fits + (too_many - fits) / 2;
-    const uint64_t pooled = uint64_t{service.shape.pooled_queue_pairs} * shape.connections;
-    shape.pooled_queue_pairs =
-        static_cast<uint32_t>((pooled + service.shape.connections - 1) / service.shape.connections);
-    const bool ok = driver::CheckLimits(driver::NeedsOf(shape), limits, "").ok();
+    shape.pooled_queue_pairs = share(service.shape.pooled_queue_pairs);
+    shape.brokered_queue_pairs = share(service.shape.brokered_queue_pairs);
+    const driver::DeviceNeeds needs = driver::NeedsOf(shape, service.of_device.makes_pools);
+    const bool ok = driver::CheckLimits(needs, limits, "").ok();
     (ok ? fits : too_many) = shape.connections;
   }
   return fits;
@@ -103,18 +107,13 @@ void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_
                {absl::StrCat("the services on ", device->name, " may need ", count,
                              " queue pairs together; it has ", limits->max_queue_pairs),
                 "the last connections are refused, or a native service does not start",
-                absl::StrCat("in ", view.config_file, ": smaller max_connections, brokered ones ",
-                             limits->max_queue_pairs,
-                             " in all; native ones take two and a quarter for each")});
+                absl::StrCat("in ", view.config_file,
+                             ": smaller max_connections; a native service takes two and a quarter "
+                             "for each, a brokered one on Soft-RoCE more with each shard")});
   }
 }
 
 constexpr uint32_t kCapSysAdmin = 21;  // capability.h
-
-// Only rxe has this file in sysfs.
-bool IsSoftRoce(const View& view, const RdmaDevice& device) {
-  return view.machine.Read("/sys/class/infiniband/" + device.name + "/parent").has_value();
-}
 
 // Returns what keeps the service's driver from its namespace. No message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
@@ -130,7 +129,7 @@ Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
             consequence, NetworkNamespaceCure(name, absl::PermissionDeniedError(""))};
   }
   const RdmaDevice* const device = service.rdma() ? view.DeviceOf(service) : nullptr;
-  if (device != nullptr && IsSoftRoce(view, *device)) {
+  if (device != nullptr && view.IsSoftRoce(*device)) {
     return {absl::StrCat("network namespace ", name, ": ", device->name,
                          " is Soft-RoCE, which has connections in the machine's first one alone"),
             consequence, view.Change(service, "without network_namespace, or device { soft {} }")};

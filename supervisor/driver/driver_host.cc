@@ -57,15 +57,20 @@ absl::Status DriverHost::MakeDevice(const internal::KeeperConfig& config) {
   return absl::OkStatus();
 }
 
-// Unless the service says whether brokers drive its queues, they do so where the device allows it.
+// Unless the service says whether brokers drive its queues, they do so where the device allows it
+// and is large enough.
 absl::Status DriverHost::ChooseDriver() {
   if (!MayHaveBrokers(service_)) return absl::OkStatus();
-  const absl::Status forkable = device_->CheckForkable();
-  if (forkable.ok()) return forkable;
-  if (service_.has_broker_processes()) {
-    return {forkable.code(), absl::StrCat("broker_processes: ", forkable.message())};
+  absl::Status can = device_->CheckForkable();
+  if (can.ok()) {
+    const driver::DeviceNeeds needs = driver::NeedsOf(ShapeOf(service_), /*in_advance=*/true);
+    can = driver::CheckLimits(needs, device_->limits(), device_->name());
   }
-  spdlog::info("no brokers drive the queues, so this process does: {}", MessageOf(forkable));
+  if (can.ok()) return can;
+  if (service_.has_broker_processes()) {
+    return {can.code(), absl::StrCat("broker_processes: ", can.message())};
+  }
+  spdlog::info("no brokers drive the queues, so this process does: {}", MessageOf(can));
   service_.set_broker_processes(false);
   return absl::OkStatus();
 }

@@ -202,7 +202,7 @@ bar-heap-kills() {
     //tests/crash:heap_kills_test
 }
 
-# batond, keeper and control with 64 idle connections use under 1 % of a core in all.
+# batond, driver, brokers, keeper and control with 64 idle connections use under 1 % of a core in all.
 bar-idle() { run_test --test_env=BATON_IDLE_SECONDS="${BATON_IDLE_SECONDS:-30}" //tests/system:idle_test; }
 
 # 100 keepers of a service die in a row, with brokered workers and with native ones: peers notice nothing, and
@@ -466,6 +466,16 @@ bar-sanitizers() {
 
 # simulate_service PROGRAM FIRST_SEED COUNT
 simulate_service() { "$1" --first "$2" --schedules "$3"; }
+
+# 300,000 simulated schedules of a service whose brokers drive, in two processes.
+bar-broker-simulation() {
+  local simulate
+  simulate=$(program //tests/simulation:simulate)
+  in_halves 300000 simulate_brokers "$simulate"
+}
+
+# simulate_brokers PROGRAM FIRST_SEED COUNT
+simulate_brokers() { "$1" --brokers 1 --first "$2" --schedules "$3"; }
 
 # 1,000,000 simulated schedules of a whole service, in two processes, each interleaving from a seed.
 bar-simulation() {

@@ -281,6 +281,7 @@ std::vector<pid_t> Fleet::Processes::All() const {
   std::vector<pid_t> all = {batond, control};
   all.insert(all.end(), keepers.begin(), keepers.end());
   all.insert(all.end(), drivers.begin(), drivers.end());
+  all.insert(all.end(), brokers.begin(), brokers.end());
   all.insert(all.end(), workers.begin(), workers.end());
   return all;
 }
@@ -293,6 +294,9 @@ absl::StatusOr<Fleet::Processes> Fleet::Servers() {
   for (const v1::Service& service : status.services()) {
     processes.keepers.push_back(service.keeper_pid());
     processes.drivers.push_back(service.driver_pid());
+    for (const pid_t broker : {service.broker_pid(), service.twin_pid()}) {
+      if (broker != 0) processes.brokers.push_back(broker);
+    }
   }
   for (const ServiceState& service : services_) {
     for (const Worker& worker : service.workers) {

@@ -69,6 +69,7 @@ class Fleet {
   struct Processes {
     pid_t batond = 0, control = 0;
     std::vector<pid_t> keepers, drivers, workers;  // by service
+    std::vector<pid_t> brokers;                    // and their twins
 
     std::vector<pid_t> All() const;
   };

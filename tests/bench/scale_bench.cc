@@ -105,6 +105,7 @@ class Side {
     const std::vector<pid_t>& workers = processes.workers;
     std::vector<pid_t> supervision = processes.keepers;
     supervision.insert(supervision.end(), processes.drivers.begin(), processes.drivers.end());
+    supervision.insert(supervision.end(), processes.brokers.begin(), processes.brokers.end());
     supervision.insert(supervision.end(), {processes.batond, processes.control});
     const Cost supervision_before = ReadCost(supervision), workers_before = ReadCost(workers);
     const uint64_t begin = MonotonicNanoseconds();

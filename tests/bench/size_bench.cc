@@ -28,7 +28,7 @@
 
 namespace baton::bench {
 
-inline constexpr std::array kSoaked = {"batond", "driver", "keeper", "control"};
+inline constexpr std::array kSoaked = {"batond", "driver", "broker", "twin", "keeper", "control"};
 
 struct SoakSample {
   double seconds = 0;  // since the soak began
@@ -374,8 +374,8 @@ absl::Status Soak::Sample() {
   }
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, cluster_->operators().GetStatus());
   const v1::Service& service = status.services(0);
-  const pid_t processes[] = {cluster_->batond().pid(), service.driver_pid(), service.keeper_pid(),
-                             status.control_pid()};
+  const pid_t processes[] = {cluster_->batond().pid(), service.driver_pid(), service.broker_pid(),
+                             service.twin_pid(),       service.keeper_pid(), status.control_pid()};
   SoakSample& sample = result_.samples.emplace_back();
   sample.seconds = now;
   for (size_t i = 0; i < sample.processes.size(); ++i) {

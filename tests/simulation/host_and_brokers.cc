@@ -137,6 +137,7 @@ absl::StatusOr<ForkedChild> SimBrokers::Fork(BrokerInheritance inheritance) {
   inheritance.messages = broker->messages.get();
   inheritance.self = broker->pid;
   inheritance.watch_deaths = false;
+  inheritance.board->ready[inheritance.place].store(true);
   broker->process = std::make_unique<BrokerProcess>(std::move(inheritance));
   context_.Note("broker: forked", static_cast<uint64_t>(broker->pid));
   ForkedChild child;

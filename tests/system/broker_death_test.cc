@@ -167,7 +167,7 @@ TEST_F(BrokerDeath, shouldMoveTheShardsOfAWorkerThatDiesWithIt) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// Kills at random moments, of brokers, twins and owners, and handoffs.
+// Kills at random moments, of brokers, twins and owners. Peers come meanwhile, and go.
 TEST_F(BrokerDeath, shouldLoseNothingAtRandomMoments) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const uint64_t deaths = harness::Setting("BATON_BROKER_DEATHS", 20);
@@ -197,6 +197,11 @@ TEST_F(BrokerDeath, shouldLoseNothingAtRandomMoments) {
     if (both) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
       ASSERT_NO_FATAL_FAILURE(Kill(twin));
+    }
+    if (i % 4 == 1) {
+      const auto newcomer = cluster_->StartPeer(PeerOptions());
+      ASSERT_OK(newcomer);
+      harness::ExpectNothingLost(**newcomer);
     }
     ASSERT_NO_FATAL_FAILURE(AwaitAnother(former, both ? twin : 0));
     ASSERT_OK(peer_->Settle());

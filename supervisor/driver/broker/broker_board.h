@@ -7,7 +7,9 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -26,6 +28,9 @@ struct BoardStatus {
   void Store(const absl::Status& status);
   absl::Status Load() const;
 };
+
+// With those that are killed and have not ended yet.
+inline constexpr size_t kMostBrokers = 8;
 
 struct BrokerBoard {
   // A robust lock, which the broker that drives holds until it dies. Others wait for it: so the
@@ -50,7 +55,9 @@ struct BrokerBoard {
   std::atomic<uint64_t> took_lock_ns{0};  // when it did; CLOCK_MONOTONIC
   std::atomic<uint64_t> took_over_ns{0};  // how long it took to take over
   BoardStatus ended;                      // all connections have, because the device is lost
-  TurnTimes times;                        // `baton-driver` reads them while they change
+  // By place of a broker: it could drive from now on. `baton-driver` clears it before it forks.
+  std::array<std::atomic<bool>, kMostBrokers> ready = {};
+  TurnTimes times;  // `baton-driver` reads them while they change
 };
 
 // Owns the mapping of a board. Processes that are forked from this one inherit it.

@@ -57,6 +57,7 @@ absl::Status BrokerProcess::Run() {
   (void)native::StartUnmapper(/*kept=*/-1);
   const int priority = inheritance_.options.realtime_priority;
   const absl::Status hurries = priority > 0 ? UseRealtimePriority(priority) : absl::OkStatus();
+  board().ready[inheritance_.place].store(true);
   BATON_RETURN_IF_ERROR(TakeDrive(&board()));
   BATON_RETURN_IF_ERROR(TakeOver());
   if (!hurries.ok()) Tell("no_realtime_priority", MessageOf(hurries));

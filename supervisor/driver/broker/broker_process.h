@@ -53,6 +53,7 @@ struct BrokerInheritance {
   int news = -1;                       // see NewsLine
   int lifeline = -1;                   // reading end (lifeline.h); in the broker, its own one
   pid_t self = 0;                      // of the broker
+  uint32_t place = 0;                  // on the board
   bool watch_deaths = true;            // false: the broker's creator calls NoteDeath()
   EngineOptions options;
 };

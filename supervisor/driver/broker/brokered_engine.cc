@@ -124,15 +124,21 @@ uint64_t BrokeredEngine::Tell() {
   return told;
 }
 
+// After a wait in vain, it does not wait again before a broker has looked at the board.
 bool BrokeredEngine::Settle() {
   const uint64_t told = Tell();
   const uint64_t deadline = options_.nanoseconds() + kPatienceNs;
-  while (board_->seen.load(std::memory_order_acquire) < told) {
-    if (!brokers_.any_live() || options_.nanoseconds() > deadline) return false;
+  for (;;) {
+    const uint64_t seen = board_->seen.load(std::memory_order_acquire);
+    if (seen >= told) return true;
+    if (!brokers_.any_live() || waited_in_vain_ == seen) return false;
+    if (options_.nanoseconds() > deadline) {
+      waited_in_vain_ = seen;
+      return false;
+    }
     BATON_CRASH_POINT("host-settling");
     sched_yield();
   }
-  return true;
 }
 
 // ---------------------------------------------------------------- the device is lost

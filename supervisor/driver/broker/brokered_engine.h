@@ -83,11 +83,12 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
 
   const EngineOptions options_;
   const SharedBoard board_;
-  FileDescriptor broker_wake_;          // eventfd, of all brokers
-  std::vector<WatchedWorker> watched_;  // by slot
-  uint64_t looked_ = 0;                 // value of BrokerBoard::changes at the last look
-  uint64_t give_up_ns_ = 0;             // the device is lost, and brokers have time until then
-  bool awaits_reason_ = false;          // of the loss, from the device
+  FileDescriptor broker_wake_;              // eventfd, of all brokers
+  std::vector<WatchedWorker> watched_;      // by slot
+  uint64_t looked_ = 0;                     // value of BrokerBoard::changes at the last look
+  std::optional<uint64_t> waited_in_vain_;  // Settle(), at that value of BrokerBoard::seen
+  uint64_t give_up_ns_ = 0;                 // the device is lost, and brokers have time until then
+  bool awaits_reason_ = false;              // of the loss, from the device
   bool told_lost_ = false;
   Brokers brokers_;  // last: forks inherit the others
 };

@@ -14,7 +14,8 @@ namespace baton::driver_process {
 namespace {
 
 constexpr size_t kBrokers = 2;
-constexpr size_t kMostBrokers = 8;  // with those that are killed and have not ended yet
+// A broker that fills its page tables for longer is killed.
+constexpr uint64_t kMostToReadyNs = 60'000'000'000;
 // The next twin is forked so long after a takeover. A fork, and what the fork does first, would
 // take the processors from the one that has taken over.
 constexpr uint64_t kForkAfterNs = 50'000'000;
@@ -51,12 +52,20 @@ absl::Status Brokers::Start() {
 absl::Status Brokers::Fork() {
   BATON_ASSIGN_OR_RETURN(SocketPair messages, MakeSocketPair(SOCK_SEQPACKET));
   BrokerInheritance inheritance = inherit_();
+  const auto has = [this](uint32_t place) {
+    return std::any_of(brokers_.begin(), brokers_.end(),
+                       [place](const Broker& broker) { return broker.place == place; });
+  };
+  while (has(inheritance.place)) ++inheritance.place;  // there are fewer than kMostBrokers
+  const uint32_t place = inheritance.place;
+  board_->ready[place].store(false);
   inheritance.messages = messages.theirs.get();
   inheritance.lifeline = lifeline_.reading.get();
   BATON_ASSIGN_OR_RETURN(ForkedChild child, forks_->Fork(std::move(inheritance)));
   Broker& broker = brokers_.emplace_back();
   broker.pid = child.pid;
   broker.pidfd = std::move(child.pidfd);
+  broker.place = place;
   broker.messages = std::move(messages.ours);
   broker.forked_ns = nanoseconds_();
   return absl::OkStatus();
@@ -164,7 +173,7 @@ void Brokers::TellSuccession() {
                      board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
 }
 
-// A twin that does not take over is killed, too.
+// A twin that does not take over is killed, too, unless it is not ready for that yet.
 pid_t Brokers::Beat() {
   const uint64_t told = board_->told.load();
   const uint64_t asked = std::exchange(asked_, told).value_or(0);
@@ -173,6 +182,8 @@ pid_t Brokers::Beat() {
   pid_t killed = 0;
   for (Broker& broker : brokers_) {
     if (broker.doomed || (drives != 0 && broker.pid != drives)) continue;
+    const bool in_time = nanoseconds_() - broker.forked_ns < kMostToReadyNs;
+    if (drives == 0 && in_time && !board_->ready[broker.place].load()) continue;
     killed = broker.pid;
     Kill(&broker);
   }

@@ -63,7 +63,8 @@ class Brokers {
     pid_t pid = 0;
     FileDescriptor pidfd;
     FileDescriptor messages;
-    uint32_t sent = 0;  // messages
+    uint32_t place = 0;  // on the board
+    uint32_t sent = 0;   // messages
     uint64_t forked_ns = 0;
     uint64_t drove_since_ns = 0;  // 0: it has not driven, as far as is known
     bool doomed = false;          // it was killed here

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 
@@ -57,7 +58,12 @@ void HostEngine::OnRefusedConnection(std::string_view why) {
 }
 
 void HostEngine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
-  const absl::Status told = TellDeviceEvent(event, connection);
+  absl::Status told = TellDeviceEvent(event, connection);
+  // A forked driver does not find it out when it polls, because the device has told this process
+  // alone.
+  if (event.type == verbs::DeviceEventType::kCompletionQueueFailed) {
+    told = absl::DataLossError(absl::StrCat("a completion queue failed: ", event.text));
+  }
   if (!told.ok()) OnLost(told);
 }
 

@@ -1,6 +1,6 @@
 // A service's engine, as OrderExecutor uses it: workers and shards (Succession), listeners,
-// connections and grants. A brokered service has an Engine, which operates the queues, too. A
-// native service has a NativeEngine.
+// connections and grants. A native service has a NativeEngine, and a brokered one a BrokeredEngine,
+// or on a device that forks cannot use an Engine, which operates the queues, too.
 #ifndef SUPERVISOR_DRIVER_ENGINE_SERVICE_ENGINE_H_
 #define SUPERVISOR_DRIVER_ENGINE_SERVICE_ENGINE_H_
 

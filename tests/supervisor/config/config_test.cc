@@ -152,7 +152,8 @@ TEST(ConfigTest, MakesQueuePairsForBrokersInAdvance) {
   EXPECT_EQ(pools("soft", "max_connections: 100 shards: 4"), 100u);
   EXPECT_EQ(pools("soft", "max_connections: 4096 shards: 4"), 1280u);
   // Soft-RoCE's queue pairs rest after their connections.
-  EXPECT_EQ(pools("rdma", "max_connections: 100 shards: 4"), 200u);
+  EXPECT_EQ(pools("rdma", "max_connections: 100 shards: 4"), 256u);
+  EXPECT_EQ(pools("rdma", "max_connections: 1000 shards: 1"), 2000u);
   EXPECT_EQ(pools("rdma", "max_connections: 4096 shards: 4"), 2304u);
   EXPECT_EQ(pools("rdma", "max_connections: 131072"), arena::kMaxConnections);
   // Otherwise they are made when they are taken.
