@@ -148,6 +148,14 @@ void Checker::CheckPublished(uint32_t index) {
   for (; shard.seen_completions < arena_->shard(index).completion_tail; ++shard.seen_completions) {
     const arena::CompletionEntry& entry = arena_->completion(index, shard.seen_completions);
     const auto kind = arena::CompletionKind(entry.kind);
+    // A worker passes over it: it loads no connection that arrives.
+    const arena::ConnectionRecord& record = arena_->connection(entry.connection);
+    if (record.arriving != 0 && record.shard == index &&
+        record.generation == arena::GenerationOf(entry)) {
+      context_->Break(absl::StrCat("P1: completion ", shard.seen_completions, " of shard ", index,
+                                   " was shown while its connection ", entry.connection,
+                                   " arrives"));
+    }
     const bool receive = kind == arena::CompletionKind::kReceive;
     const bool request = receive || kind == arena::CompletionKind::kSend;
     if (arena::IsSharedReceive(entry.wr_id) && receive &&

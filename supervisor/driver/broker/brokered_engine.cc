@@ -22,6 +22,14 @@ constexpr uint64_t kPatienceNs = 50'000'000;
 // waits.
 constexpr uint64_t kEndAllNs = 3'000'000'000;
 
+// How long a broker may fill its page tables, on a busy machine.
+uint64_t NanosecondsToBeReady(const arena::Arena& arena) {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  const uint64_t bytes =
+      arena.worker_map().total + arena.driver_map().total + arena.recovery_map().total;
+  return 5 * kSecondNs + 4 * kSecondNs * (bytes >> 30);
+}
+
 }  // namespace
 
 BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
@@ -36,7 +44,7 @@ BrokeredEngine::BrokeredEngine(arena::Arena* arena, verbs::Device* device, Engin
           [this](std::string_view kind, const std::string& message) {
             listener_->OnEvent(kind, message, 0, -1, -1);
           },
-          options.nanoseconds) {
+          options.nanoseconds, NanosecondsToBeReady(*arena)) {
   board_->poison_deaths.store(options.poison_deaths);
   succession().SetDrivers(this);
   succession().wakes().LeaveClosing(/*to_others=*/true);

@@ -14,8 +14,6 @@ namespace baton::driver_process {
 namespace {
 
 constexpr size_t kBrokers = 2;
-// A broker that fills its page tables for longer is killed.
-constexpr uint64_t kMostToReadyNs = 60'000'000'000;
 // The next twin is forked so long after a takeover. A fork, and what the fork does first, would
 // take the processors from the one that has taken over.
 constexpr uint64_t kForkAfterNs = 50'000'000;
@@ -31,12 +29,13 @@ constexpr uint64_t kMostRefusedNs = 5'000'000'000;
 }  // namespace
 
 Brokers::Brokers(BrokerBoard* board, std::unique_ptr<BrokerForks> forks, Inherit inherit, Tell tell,
-                 std::function<uint64_t()> nanoseconds)
+                 std::function<uint64_t()> nanoseconds, uint64_t to_be_ready_ns)
     : board_(board),
       forks_(std::move(forks)),
       inherit_(std::move(inherit)),
       tell_(std::move(tell)),
       nanoseconds_(std::move(nanoseconds)),
+      to_be_ready_ns_(to_be_ready_ns),
       pauses_(std::chrono::milliseconds(1), std::chrono::milliseconds(200)) {}
 
 Brokers::~Brokers() {
@@ -182,7 +181,7 @@ pid_t Brokers::Beat() {
   pid_t killed = 0;
   for (Broker& broker : brokers_) {
     if (broker.doomed || (drives != 0 && broker.pid != drives)) continue;
-    const bool in_time = nanoseconds_() - broker.forked_ns < kMostToReadyNs;
+    const bool in_time = nanoseconds_() - broker.forked_ns < to_be_ready_ns_;
     if (drives == 0 && in_time && !board_->ready[broker.place].load()) continue;
     killed = broker.pid;
     Kill(&broker);

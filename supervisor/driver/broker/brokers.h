@@ -33,9 +33,9 @@ class Brokers {
   // Called with an event for operators.
   using Tell = std::function<void(std::string_view kind, const std::string& message)>;
 
-  // `board` outlives it.
+  // `board` outlives it. `to_be_ready_ns`: so long a broker may fill its page tables.
   Brokers(BrokerBoard* board, std::unique_ptr<BrokerForks> forks, Inherit inherit, Tell tell,
-          std::function<uint64_t()> nanoseconds);
+          std::function<uint64_t()> nanoseconds, uint64_t to_be_ready_ns);
   // Kills them.
   ~Brokers();
 
@@ -86,6 +86,7 @@ class Brokers {
   const Inherit inherit_;
   const Tell tell_;
   const std::function<uint64_t()> nanoseconds_;
+  const uint64_t to_be_ready_ns_;
   Pipe lifeline_;
   std::vector<Broker> brokers_;  // whose end is not known yet; at most two are not doomed
   uint64_t told_generation_ = 0;

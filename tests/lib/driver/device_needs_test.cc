@@ -59,6 +59,14 @@ TEST(DeviceNeedsTest, shouldHaveThePoolsOfANativeService) {
                         "native.queue_pairs_per_shard"));
 }
 
+// Each shard has its own, more than there are connections.
+TEST(DeviceNeedsTest, shouldHaveThePoolsThatAreMadeForBrokers) {
+  arena::Shape shape = ShapeOfAService();
+  shape.brokered_queue_pairs = 256;
+  EXPECT_EQ(NeedsOf(shape, /*in_advance=*/true).queue_pairs, 4u * 256);
+  EXPECT_EQ(NeedsOf(shape).queue_pairs, 100u);
+}
+
 TEST(DeviceNeedsTest, shouldFitADeviceThatIsJustLargeEnough) {
   const DeviceNeeds needs = NeedsOf(ShapeOfAService());
   EXPECT_TRUE(CheckLimits(needs, LimitsFor(needs), "rxe0").ok());

@@ -667,6 +667,23 @@ TEST_F(RecoveryTest, shouldFinishATransactionThatIsHalfApplied) {
   EXPECT_EQ(Apply(), CommitOutcome::kIdle);
 }
 
+// An owner that lives would take what it has not loaded yet for nobody's.
+TEST_F(RecoveryTest, shouldShowNothingBeforeItHasResumedTheTransaction) {
+  const uint32_t other = Established();
+  (void)ReadAll();
+  writer->Send(connection, 0, 8);
+  writer->Send(other, 0, 8);
+  writer->Publish();
+  DieAfterPosting(1);
+  CompleteSend();
+  const uint64_t shown = arena->shard(0).completion_tail;
+  device.die_after_posting = 0;
+  DieRecovering();
+  EXPECT_EQ(arena->shard(0).completion_tail, shown);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+}
+
 TEST_F(RecoveryTest, shouldTellAReleaseAgain) {
   writer->Release();
   writer->Publish();

@@ -65,7 +65,16 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
     return true;
   }
 
-  uint32_t requests = 0;  // of peers, which want nothing more
+  bool NextDeviceEvent(verbs::DeviceEvent* event) override {
+    if (!std::exchange(queue_fails, false)) return inner().NextDeviceEvent(event);
+    *event = {};
+    event->type = verbs::DeviceEventType::kCompletionQueueFailed;
+    event->text = "CQ_ERR";
+    return true;
+  }
+
+  uint32_t requests = 0;     // of peers, which want nothing more
+  bool queue_fails = false;  // it is about to be told
 
  private:
   verbs::testing::FakeListener listener_{{"127.0.0.1", 1}};
@@ -277,11 +286,16 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     }
   }
   void OnFenced(uint64_t) override { FAIL(); }
-  void OnDeviceLost(const absl::Status& why) override { FAIL() << why; }
+  void OnDeviceLost(const absl::Status& why) override {
+    EXPECT_TRUE(may_be_lost_) << why;
+    lost_ = why;
+  }
 
   const verbs::testing::Fabric fabric_ = verbs::testing::FabricUnderTest();
   std::optional<arena::Arena> arena_;
   std::unique_ptr<UnforkedDevice> device_;
+  bool may_be_lost_ = false;
+  absl::Status lost_;
   std::unique_ptr<NativeEngine> engine_;
   std::array<std::unique_ptr<Worker>, 4> workers_;
   std::optional<CommitWriter> writer_;
@@ -1324,6 +1338,14 @@ TEST_F(NativeEngineTest, shouldTellTheHeirOfTheConnectionThatADeadOwnerAskedFor)
 }
 
 // The owner dies beside its post: only the device can tell whether it was one.
+// An RDMA device tells its opener alone, and no worker would ever find it out.
+TEST_F(NativeEngineTest, shouldGiveUpADeviceWhoseCompletionQueueFails) {
+  may_be_lost_ = device_->queue_fails = true;
+  engine_->Turn();
+  EXPECT_TRUE(absl::IsDataLoss(lost_));
+  EXPECT_THAT(std::string(lost_.message()), HasSubstr("CQ_ERR"));
+}
+
 class AmbiguousTest : public NativeEngineTest {
  protected:
   RequestOutcome DieAt(const char* point) {
