@@ -15,9 +15,8 @@ namespace baton::native {
 // milliseconds.
 //
 // If this process has one thread, which unmaps nothing meanwhile, it also reads a byte of each
-// page, and writes it where it may. A hypervisor without nested page tables fills its own tables
-// only then: 5 us for each page were measured, and 2 to 3 us more for the first write, where a
-// first access to a page without Prefault() takes 11 us.
+// page. A hypervisor without nested page tables fills its own tables only then: 5 us for each page
+// were measured, where a first access to a page without Prefault() takes 11 us.
 //
 // `left_out`: memory that is not touched.
 struct LeftOut {
