@@ -22,7 +22,7 @@ uint32_t HashOf(const char* text) {
   return hash >> 8;
 }
 
-// What is only reached after another death, or leaves most to find out.
+// Drivers come to these points only after another death, or leave most to find out there.
 bool IsRare(std::string_view where) {
   for (const std::string_view part : {"marker", "spare", "settled", "device: post"}) {
     if (where.find(part) != std::string_view::npos) return true;

@@ -107,7 +107,6 @@ class SimBrokers final : public driver_process::BrokerForks {
 
   bool Dies(const char* where);
   Broker* ChooseDriver();
-  void Turn(Broker* broker);
   void Bury(Broker* broker);
 
   Context& context_;
@@ -211,29 +210,13 @@ void SimBrokers::Run() {
       const absl::Status status = broker->process->TakeOver();
       if (!status.ok()) context_.Break(absl::StrCat("adoption: ", status.message()));
     } else {
-      Turn(broker);
+      TurnOrSleep(&context_, device_.notified(), broker->process.get(), &broker->asleep);
     }
   } catch (const DriverKilled&) {
   }
   runs_ = ran_before;
   is_busy_ = false;
   if (broker->doomed) Bury(broker);
-}
-
-void SimBrokers::Turn(Broker* broker) {
-  BrokerProcess& process = *broker->process;
-  if (broker->asleep) {
-    if (!device_.notified() && !process.AwaitSignal(0)) return;
-    broker->asleep = false;
-    process.EndSleep();
-    context_.Note("broker: wakes");
-  }
-  const bool worked = process.Turn();
-  context_.Note("broker: turn", worked);
-  if (worked || !context_.dice.OneIn(2)) return;
-  broker->asleep = process.BeginSleep();
-  context_.Note("broker: sleeps", broker->asleep);
-  if (!broker->asleep) process.EndSleep();
 }
 
 bool SimBrokers::NoteDeath(uint32_t slot, uint64_t id) {

@@ -32,23 +32,7 @@ class EngineProcess final : public ServiceDrivers {
   void Run() override {
     if (busy_) return;
     busy_ = true;
-    Context& context = *parts_.context;
-    if (asleep_) {
-      if (parts_.device->signalled() || engine_->AwaitSignal(0)) {
-        asleep_ = false;
-        engine_->EndSleep();
-        context.Note("engine: wakes");
-      }
-    }
-    if (!asleep_) {
-      const bool worked = engine_->Turn();
-      context.Note("engine: turn", worked);
-      if (!worked && context.dice.OneIn(2)) {
-        asleep_ = engine_->BeginSleep();
-        context.Note("engine: sleeps", asleep_);
-        if (!asleep_) engine_->EndSleep();
-      }
-    }
+    TurnOrSleep(parts_.context, parts_.device->signalled(), engine_.get(), &asleep_);
     busy_ = false;
   }
 

@@ -47,7 +47,7 @@ class ServiceDrivers {
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, std::string_view private_data,
                                            uint64_t tag) = 0;
   virtual absl::Status CheckPlace(uint32_t slot) = 0;
-  // The driver has come to a crash point of its own, or the engine's process to one of those.
+  // `baton-driver` has come to one of its crash points.
   virtual void OnHostPoint(std::string_view where) = 0;
   // The lock of the worker's thread is marked. Returns whether anybody has seen it.
   virtual bool NoteDeath(uint32_t slot, uint64_t id) = 0;
@@ -57,6 +57,24 @@ class ServiceDrivers {
   virtual uint64_t deaths() const = 0;
   virtual driver::RecoveryCounters recovered() const = 0;
 };
+
+// One step of TurnLoop: a turn, or the end of a sleep and a turn, and perhaps a sleep after it.
+// `signalled`: the device has sent a signal.
+template <typename Driver>
+void TurnOrSleep(Context* context, bool signalled, Driver* driver, bool* asleep) {
+  if (*asleep) {
+    if (!signalled && !driver->AwaitSignal(0)) return;
+    *asleep = false;
+    driver->EndSleep();
+    context->Note("driver: wakes");
+  }
+  const bool worked = driver->Turn();
+  context->Note("driver: turn", worked);
+  if (worked || !context->dice.OneIn(2)) return;
+  *asleep = driver->BeginSleep();
+  context->Note("driver: sleeps", *asleep);
+  if (!*asleep) driver->EndSleep();
+}
 
 std::unique_ptr<ServiceDrivers> OneProcess(const ServiceParts& parts);
 std::unique_ptr<ServiceDrivers> HostAndBrokers(const ServiceParts& parts);

@@ -1,6 +1,7 @@
 #include "tests/simulation/sim_device.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -601,12 +602,16 @@ bool SimDevice::Manage(Wire& wire) {
 // Queue pairs are flushed whether they have a wire or not.
 bool SimDevice::Step(bool faults) {
   if (queue_pairs_.empty() || context_->dice.Below(3) != 0) return StepWire(faults);
-  std::vector<SimQueuePair*> used;  // but for those that wait in a pool
-  for (SimQueuePair* const one : queue_pairs_) {
-    if (!forked_ || one->state() != QueuePairState::kInit) used.push_back(one);
+  // Most of those that are made in advance wait in a pool.
+  std::vector<SimQueuePair*> connected;
+  if (forked_) {
+    std::copy_if(queue_pairs_.begin(), queue_pairs_.end(), std::back_inserter(connected),
+                 [](const auto* one) { return one->state() != QueuePairState::kInit; });
+    if (connected.empty()) return false;
   }
-  const auto index = context_->dice.Below(static_cast<uint32_t>(used.size()));
-  return !used.empty() && used[index]->Flush(context_->dice.OneIn(2));
+  const std::vector<SimQueuePair*>& all = forked_ ? connected : queue_pairs_;
+  const auto index = context_->dice.Below(static_cast<uint32_t>(all.size()));
+  return all[index]->Flush(context_->dice.OneIn(2));
 }
 
 bool SimDevice::StepWire(bool faults) {

@@ -192,7 +192,7 @@ World::World(const ScheduleOptions& options)
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   device_.RefusePosts(dice_.OneIn(3));
-  // What brokers tell of deaths comes later, when it proves nothing about who died of what.
+  // Brokers tell of deaths later, when that proves nothing about who died of what.
   const bool poison = dice_.OneIn(4) && !options.brokers;
   outside_effects_ = dice_.OneIn(5);
   pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early &&

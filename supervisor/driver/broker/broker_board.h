@@ -55,7 +55,8 @@ struct BrokerBoard {
   std::atomic<uint64_t> took_lock_ns{0};  // when it did; CLOCK_MONOTONIC
   std::atomic<uint64_t> took_over_ns{0};  // how long it took to take over
   BoardStatus ended;                      // all connections have, because the device is lost
-  // By place of a broker: it could drive from now on. `baton-driver` clears it before it forks.
+  // By place of a broker, which stores that it could drive from now on. `baton-driver` clears it
+  // before it forks.
   std::array<std::atomic<bool>, kMostBrokers> ready = {};
   TurnTimes times;  // `baton-driver` reads them while they change
 };

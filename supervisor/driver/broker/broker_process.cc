@@ -41,7 +41,7 @@ BrokerProcess::BrokerProcess(BrokerInheritance inheritance)
   wakes().LeaveClosing(/*to_others=*/false);
 }
 
-// What it was doing has no effect any more.
+// The work that it had begun has no effect any more.
 BrokerProcess::~BrokerProcess() {
   watcher_.reset();
   device_.reset();
