@@ -33,11 +33,13 @@ break_new_service over_the_request 's/= AnswerBuffer(done.connection, /= Request
 break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
 echo "a new service, and the test that kills and upgrades it"
 
-# processes [NAME]: those in the root, of that name; not zombies.
+# processes [NAME]: those in the root, of that name; not zombies. It starts none, so that it sees a short life, too.
 processes() {
-  local process
+  local process name
   for process in /proc/[0-9]*; do
-    if [[ $process/root -ef $root && $(cat "$process/comm" 2>/dev/null) == "${1:-}"* ]]; then echo "${process#/proc/}"; fi
+    if [[ $process/root -ef $root ]] && read -r name 2>/dev/null <"$process/comm" && [[ $name == "${1:-}"* ]]; then
+      echo "${process#/proc/}"
+    fi
   done
 }
 two_workers() { [[ $(processes adder | wc -l) -ge 3 ]]; } # and the test
