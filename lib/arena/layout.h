@@ -424,7 +424,14 @@ struct ShardRecord {
   // finished.
   uint64_t apply_begun;
   uint64_t released_epoch;  // version 2: the last epoch whose kRelease was applied
-  uint8_t pad0[40];
+  // Version 2. What the driver is at, for its successor: AtConnection() or kAtTransaction; 0: at
+  // nothing of which another one would die.
+  uint32_t at;
+  // The next three tell of the drivers that died at something.
+  uint32_t fatal;           // `at` of the last one
+  uint64_t fatal_progress;  // how far that connection, or the shard's commits, had come
+  uint32_t fatal_deaths;    // in a row, at the same and without progress
+  uint8_t pad0[20];
   uint64_t completion_tail;  // completions published
   uint8_t pad1[56];
   uint64_t acknowledged;  // completions the application has handled
@@ -446,10 +453,16 @@ struct ShardRecord {
 };
 static_assert(offsetof(ShardRecord, shared_receives_posted) == 224);
 static_assert(offsetof(ShardRecord, commit_head) == 64);
+static_assert(offsetof(ShardRecord, at) == 88);
 static_assert(offsetof(ShardRecord, completion_tail) == 128);
 static_assert(offsetof(ShardRecord, acknowledged) == 192);
 static_assert(offsetof(ShardRecord, bytes_sent) == 240);
 static_assert(sizeof(ShardRecord) == 256);
+
+// Values of ShardRecord::at.
+inline constexpr uint32_t kAtTransaction = 1u << 31;  // reads it, and knows no connection yet
+inline constexpr uint32_t kAtRecovery = 1u << 30;     // flag: the connection is being recovered
+constexpr uint32_t AtConnection(uint32_t connection) { return connection + 1; }
 
 enum class CompletionKind : uint8_t {
   kSend = 1,
@@ -582,7 +595,9 @@ struct ConnectionRecord {
   uint8_t was_established;  // at some time
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
-  uint8_t abandoned;  // its queue pair was destroyed with work outstanding
+  // 1: its queue pair was destroyed, or given up, with work outstanding. kCondemned: likewise, and
+  // drivers do not look at its completions.
+  uint8_t abandoned;
   // 1: a driver is accepting the connection into `shard`, and has not applied its cursors and state
   // yet. No worker loads the connection meanwhile. Since version 2.
   uint8_t arriving;
@@ -600,6 +615,7 @@ static_assert(offsetof(ConnectionRecord, poison) == 496);
 static_assert(offsetof(ConnectionRecord, answered) == 500);
 static_assert(offsetof(ConnectionRecord, initiator_depth) == 510);
 static_assert(sizeof(ConnectionRecord) == 512);
+inline constexpr uint8_t kCondemned = 2;
 
 // Remote access to a range of the buffers. The driver stores `length` before the device registers
 // the range, and 0 once it has deregistered it.

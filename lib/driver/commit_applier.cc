@@ -16,6 +16,13 @@ using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionRecord;
 
+namespace {
+
+constexpr uint32_t kDecisions =
+    KindBit(CommitKind::kAccept) | KindBit(CommitKind::kReject) | KindBit(CommitKind::kDisconnect);
+
+}  // namespace
+
 CommitApplier::CommitApplier(DriverState& state, ConnectionTeardown& teardown,
                              RequestPoster& poster, SharedReceives& shared, ConnectionSetup& setup)
     : state_(state),
@@ -81,9 +88,19 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
     EndTransaction(record, counters, arena::PackCursor(epoch, tail));
     return CommitOutcome::kApplied;
   }
+  if (record.commit_head == state_.shards[shard].unreadable && !resumed) [[unlikely]] {
+    arena::StoreRelaxed(record.at, 0u);
+    *error = absl::InvalidArgumentError("each driver that read the transaction died");
+    return CommitOutcome::kInvalid;
+  }
+  arena::StoreRelaxed(record.at, arena::kAtTransaction);
+  BATON_CRASH_POINT("driver-reads-transaction");
   *error = reader_.Read(shard, epoch, head, tail, resumed,
                         [this](uint32_t connection) { return DirectQueuesOf(connection); });
-  if (!error->ok()) return CommitOutcome::kInvalid;
+  if (!error->ok()) {
+    arena::StoreRelaxed(record.at, 0u);
+    return CommitOutcome::kInvalid;
+  }
   const Transaction& transaction = reader_.transaction();
   arena::StoreRelaxed(record.apply_begun, record.commit_head);
   arena::OrderForCrash();
@@ -105,6 +122,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   ++counters.transactions;
   arena::StoreRelaxed(record.transactions, counters.transactions);
   arena::StoreRelease(record.commit_head, commit_head);
+  arena::StoreRelaxed(record.at, 0u);
   BATON_CRASH_POINT("driver-folded");
 }
 
@@ -123,6 +141,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
       entry.connection >= connection_slots_) {
     return false;
   }
+  arena::StoreRelaxed(record.at, arena::AtConnection(entry.connection));
   part.direct = DirectQueuesOf(entry.connection);
   uint64_t requests = 0, bytes = 0;
   if (part.direct == nullptr || !reader_.ReadPlain(shard, &part, &requests, &bytes)) return false;
@@ -144,16 +163,17 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
 [[gnu::always_inline]] inline void CommitApplier::Apply(uint32_t shard,
                                                         const Transaction& transaction) {
   constexpr uint32_t kFirst = KindBit(CommitKind::kAccept) | KindBit(CommitKind::kSharedReceives);
-  constexpr uint32_t kDecisions = KindBit(CommitKind::kAccept) | KindBit(CommitKind::kReject) |
-                                  KindBit(CommitKind::kDisconnect);
   if (transaction.Has(kFirst)) PrepareDecisions(shard, transaction);
   for (const TransactionPart& part : transaction.parts) {
-    if (CommitKind(part.entry.kind) == CommitKind::kConnection) ApplyConnection(part);
+    if (CommitKind(part.entry.kind) == CommitKind::kConnection) {
+      state_.SetAt(shard, arena::AtConnection(part.entry.connection));
+      ApplyConnection(part);
+    }
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
     if (CommitKind(part.entry.kind) == CommitKind::kHeap) ApplyHeap(shard, part.entry);
     BATON_CRASH_POINT("driver-part-applied");
   }
-  if (transaction.Has(kDecisions)) Decide(transaction);
+  if (transaction.Has(kDecisions)) Decide(shard, transaction);
   for (const TransactionPart& part : transaction.parts) {
     if (arena::Acknowledges(part.entry)) ApplyAcknowledge(shard, part.entry);
   }
@@ -161,15 +181,20 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
 
 void CommitApplier::PrepareDecisions(uint32_t shard, const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
-    if (CommitKind(part.entry.kind) == CommitKind::kAccept) setup_.PrepareAccept(shard, part.entry);
+    if (CommitKind(part.entry.kind) == CommitKind::kAccept) {
+      state_.SetAt(shard, arena::AtConnection(part.entry.connection));
+      setup_.PrepareAccept(shard, part.entry);
+    }
     if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) {
       shared_.Post(shard, transaction, part);
     }
   }
 }
 
-void CommitApplier::Decide(const Transaction& transaction) {
+void CommitApplier::Decide(uint32_t shard, const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
+    if ((KindBit(CommitKind(part.entry.kind)) & kDecisions) == 0) continue;
+    state_.SetAt(shard, arena::AtConnection(part.entry.connection));
     switch (CommitKind(part.entry.kind)) {
       case CommitKind::kAccept:
         setup_.FinishAccept(part.entry);

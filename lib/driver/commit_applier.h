@@ -52,7 +52,7 @@ class CommitApplier {
   void EndTransaction(arena::ShardRecord& record, ShardCounters& counters, uint64_t commit_head);
   void Apply(uint32_t shard, const Transaction& transaction);
   void PrepareDecisions(uint32_t shard, const Transaction& transaction);
-  void Decide(const Transaction& transaction);
+  void Decide(uint32_t shard, const Transaction& transaction);
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyHeap(uint32_t shard, const arena::CommitEntry& entry);

@@ -38,6 +38,12 @@ class CompletionLog {
     return tail_ - acknowledged <= slot_count_ ? acknowledged : tail_;
   }
 
+  // Names what the driver is at (arena::ShardRecord::at).
+  void SetAt(uint32_t at) {
+    arena::StoreRelaxed(record_->at, at);
+    arena::OrderForCrash();
+  }
+
   // Returns why the log is broken, or nullptr.
   const char* broken() const { return broken_; }
   void Break(const char* why);

@@ -75,7 +75,9 @@ absl::StatusOr<bool> CompletionMover::PollCompletions(uint32_t shard) {
   if (empty && !state.ending.empty()) teardown_.FinishEnding(shard);
   if (empty && !state.abandoned.empty()) teardown_.FinishAbandoned(shard);
   BATON_RETURN_IF_ERROR(state.CheckLog(shard));
-  return log.Publish() || took;
+  const bool published = log.Publish();
+  if (took) log.SetAt(0);
+  return published || took;
 }
 
 absl::Status CompletionMover::DrainCompletions(uint32_t shard) {
@@ -101,6 +103,7 @@ class CompletionMover::BatchLogger {
       const uint32_t index = arena::WrIdConnection(wr_id);
       if (index >= mover.connection_slots_) [[unlikely]]
         return;
+      all_.SetAt(arena::AtConnection(index));
       connection_ = &mover.records_[index];
       const QueueCursors& cursors = kReceive ? connection_->receive : connection_->send;
       const uint64_t sequence = cursors.completed;
@@ -231,7 +234,8 @@ void CompletionMover::LogCompletion(uint32_t shard, const verbs::Completion& com
   const bool receive = direction == Direction::kReceive;
   const uint64_t next = receive ? connection.receive.completed : connection.send.completed;
   if (completion.wr_id != arena::PackWrId(index, connection.generation, direction, next) ||
-      IsOver(connection)) {
+      (StateOf(connection) != ConnectionState::kEstablished &&
+       (IsOver(connection) || IsCondemned(connection)))) {
     return LogUnexpected(shard, index, completion);
   }
   LogRequest(state_, shard, index, receive, completion);
@@ -245,11 +249,12 @@ void CompletionMover::LogCompletion(uint32_t shard, const verbs::Completion& com
 void CompletionMover::LogUnexpected(uint32_t shard, uint32_t index,
                                     const verbs::Completion& completion) {
   if (arena::IsSharedReceive(completion.wr_id)) return shared_.Log(shard, completion);
+  state_.SetAt(shard, arena::AtConnection(index));
   const ConnectionRecord& connection = state_.record(index);
   // The connection was drained and given up, so its completion is dropped.
   if (arena::WrIdGeneration(completion.wr_id) != arena::ShortGeneration(connection.generation))
     return;
-  if (IsOver(connection)) return;
+  if (IsOver(connection) || IsCondemned(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
   const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
   if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);
@@ -269,6 +274,8 @@ void LogRequest(DriverState& state, uint32_t shard, uint32_t index, bool receive
   CompletionLog& log = queue.log;
   CompletionEntry* const slot = log.Next();
   if (slot == nullptr) return;
+  log.SetAt(arena::AtConnection(index));
+  BATON_CRASH_POINT("driver-logs-completion");
   CompletionEntry& entry = *slot;
   FillEntry(receive ? CompletionKind::kReceive : CompletionKind::kSend, completion, &entry);
   static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);

@@ -30,11 +30,16 @@ bool ConnectionSetup::HandleEvent(uint32_t* shard) {
     // A successor of a driver that died while it handled the event has the id already.
     if (event.new_id) OnAssignedRequest(event, shard);
   } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
-    OnEvent(static_cast<uint32_t>(context - 1), event);
-    *shard = state_.ShardOf(state_.record(static_cast<uint32_t>(context - 1)));
+    const auto index = static_cast<uint32_t>(context - 1);
+    *shard = state_.ShardOf(state_.record(index));
+    state_.SetAt(*shard, arena::AtConnection(index));
+    BATON_CRASH_POINT("driver-handles-event");
+    OnEvent(index, event);
   }
   BATON_CRASH_POINT("driver-event-handled");
-  if (*shard != DeviceObjects::kNoShard) state_.shards[*shard].log.Publish();
+  if (*shard == DeviceObjects::kNoShard) return true;
+  state_.shards[*shard].log.Publish();
+  state_.SetAt(*shard, 0);
   return true;
 }
 
@@ -76,8 +81,10 @@ void ConnectionSetup::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) 
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = state_.record(index);
   *shard = state_.ShardOf(connection);
+  state_.SetAt(*shard, arena::AtConnection(index));
+  BATON_CRASH_POINT("driver-handles-request");
   if (connection.listener_port == 0) return OnAssignedConnect(index, event);
-  const absl::Status usable = state_.IsBroken(*shard) ? BrokenQueue() : CheckDeviceKept();
+  const absl::Status usable = CheckUsable(*shard, connection);
   if (StateOf(connection) == ConnectionState::kFree && !usable.ok()) {
     Refuse(&event, "baton: the service's device is broken");
     state_.observer->OnRefusedConnection(MessageOf(usable));
@@ -103,7 +110,8 @@ void ConnectionSetup::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
   // Otherwise a driver that died has begun it, or its peer was faster than its notice.
   if (StateOf(state_.record(index)) == ConnectionState::kFree) state_.BeginConnecting(index);
   state_.device_of(index).id = std::move(event.new_id);
-  const absl::Status usable = CreateQueuePair(index);
+  absl::Status usable = CreateQueuePair(index);
+  if (IsCondemned(state_.record(index))) usable = absl::InternalError(View(kCondemnedReason));
   if (!usable.ok()) {
     teardown_.StartDraining(index, CompletionStatus::kGeneralError, MessageOf(usable));
   }
@@ -122,6 +130,12 @@ void ConnectionSetup::OnEstablished(uint32_t index) {
   state_.observer->OnConnectionState(index, "established");
   if (teardown_.EndIfFailedBefore(index)) return;
   poster_.PostAllDeferred(index);
+}
+
+absl::Status ConnectionSetup::CheckUsable(uint32_t shard,
+                                          const ConnectionRecord& connection) const {
+  if (IsCondemned(connection)) return absl::InternalError(View(kCondemnedReason));
+  return state_.IsBroken(shard) ? BrokenQueue() : CheckDeviceKept();
 }
 
 absl::Status ConnectionSetup::CheckDeviceKept() const {

@@ -39,6 +39,7 @@ class ConnectionSetup {
   void OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnAssignedConnect(uint32_t connection, verbs::CmEvent& event);
   void OnEstablished(uint32_t connection);
+  absl::Status CheckUsable(uint32_t shard, const arena::ConnectionRecord& connection) const;
   absl::Status CheckDeviceKept() const;
   absl::Status CreateQueuePair(uint32_t connection);
   bool MayMove(uint32_t from, uint32_t to) const;

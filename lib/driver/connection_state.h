@@ -33,6 +33,11 @@ inline bool IsOver(const arena::ConnectionRecord& record) {
   return state == arena::ConnectionState::kClosed || state == arena::ConnectionState::kFree;
 }
 
+// Returns true if drivers died at the connection, which is therefore given up unseen.
+inline bool IsCondemned(const arena::ConnectionRecord& record) {
+  return arena::LoadRelaxed(record.abandoned) == arena::kCondemned;
+}
+
 // Returns the number of ambiguous requests: those behind `posted` that may have been posted.
 inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive) {
   const uint64_t posted = receive ? record.receive.posted : record.send.posted;

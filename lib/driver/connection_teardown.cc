@@ -1,5 +1,6 @@
 #include "lib/driver/connection_teardown.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -90,6 +91,7 @@ void ConnectionTeardown::EndConnection(uint32_t index) {
     if (!stopped.ok()) return OnNotStopped(index, stopped);
   }
   state_.slots[index].stop_refused = false;
+  if (IsCondemned(connection)) return Abandon(index, kCondemnedReason);
   ResolveRequests(index, true);
   ResolveRequests(index, false);
   FinishDraining(index);
@@ -198,13 +200,24 @@ void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
   ConnectionSlot& slot = state_.slots[index];
   if (slot.stop_refused && state_.device_lost.empty()) return;
   slot.device_gone = slot.stop_refused;
-  arena::StoreRelaxed(state_.record(index).abandoned, uint8_t{1});
+  ConnectionRecord& connection = state_.record(index);
+  arena::StoreRelaxed(connection.abandoned, std::max(connection.abandoned, uint8_t{1}));
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
   slot.end_reason += absl::StrCat("; abandoned: ", View(why));
   slot.abandoned_ns = MonotonicNanoseconds();
   state_.abandoned.push_back(index);
   ++state_.ends_noted;
+}
+
+// A connection that has not begun yet is refused when its notice is handled.
+void ConnectionTeardown::Condemn(uint32_t index) {
+  ConnectionRecord& connection = state_.record(index);
+  if (IsCondemned(connection) || StateOf(connection) == ConnectionState::kClosed) return;
+  arena::StoreRelaxed(connection.abandoned, arena::kCondemned);
+  BATON_CRASH_POINT("driver-condemned");
+  ++state_.recovery.connections_failed;
+  StartDraining(index, CompletionStatus::kGeneralError, kCondemnedReason);
 }
 
 // If an abandoned connection has ended by itself, its slot may have another connection by now.
@@ -221,13 +234,15 @@ void ConnectionTeardown::FinishAbandoned(uint32_t shard) {
       state_.abandoned.push_back(index);
       continue;
     }
-    if (connection.abandoned == 0) {
+    state_.SetAt(shard, arena::AtConnection(index));
+    if (stop_refused && !state_.slots[index].device_gone) {
       EndConnection(index);
       continue;
     }
     ambiguous_.SettleAbandoned(index);
     FinishDraining(index);
   }
+  if (!all.empty()) state_.SetAt(shard, 0);
 }
 
 void ConnectionTeardown::EndAll(std::string_view why) {

@@ -21,6 +21,9 @@ inline constexpr std::string_view kNoQueuePair =
     "its record says that it has a queue pair, which it has not: another process of the service "
     "has written over it";
 
+inline constexpr std::string_view kCondemnedReason =
+    "drivers died at it, one after the other: it is failed so that the others go on";
+
 class ConnectionTeardown {
  public:
   ConnectionTeardown(DriverState& state, AmbiguousRequests& ambiguous)
@@ -55,6 +58,10 @@ class ConnectionTeardown {
   // stop the queue pairs whose device refused it. Called when the completion queue gives nothing
   // more.
   void FinishAbandoned(uint32_t shard);
+
+  // Fails a connection at which drivers died. Nothing that they may have died of is looked at
+  // again: its ambiguous requests and completions. Idempotent.
+  void Condemn(uint32_t connection);
 
   // See QueueDriver.
   void EndAll(std::string_view why);

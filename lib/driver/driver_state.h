@@ -71,6 +71,8 @@ struct ShardQueue {
   // The next two are about the shard's shared receive queue.
   bool limit_armed = false;
   uint64_t low_ns = 0;  // MonotonicNanoseconds() of its last kSharedReceiveQueueLow; 0: never
+  // The commit head at which drivers died reading the transaction; 0: none.
+  uint64_t unreadable = 0;
 };
 
 // Process-private part of a connection slot. All but the text can be derived from the arena.
@@ -127,6 +129,8 @@ struct DriverState {
   // Returns false if the log is broken; the caller then must not change state.
   [[nodiscard]] bool LogEvent(uint32_t connection, arena::CompletionKind kind,
                               verbs::CompletionStatus status);
+  // See CompletionLog.
+  void SetAt(uint32_t shard, uint32_t at) { shards[shard].log.SetAt(at); }
 
   arena::Arena* const arena;
   verbs::Device* const device;

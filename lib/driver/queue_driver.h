@@ -50,8 +50,9 @@ class QueueDriver {
   // Starts to operate these shards. REQUIRES: their former driver is dead or has left them. A
   // connection with ambiguous requests continues at once if the device can say what is queued
   // (QueuePair::LastQueued), and otherwise when its own marker has completed. A driver may be
-  // killed in this call; this or another driver then calls it again. Error: the shards can no
-  // longer be operated.
+  // killed in this call; this or another driver then calls it again. Where three in a row have died
+  // at the same connection's work, the connection is failed; where they died reading a transaction,
+  // that is invalid (layout.md, "Crash loops"). Error: the shards can no longer be operated.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
   // The same, but reads only `connections`, which must include all connections in these shards.
   absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);

@@ -17,6 +17,15 @@ using arena::ConnectionState;
 using arena::QueueCursors;
 using verbs::CompletionStatus;
 
+namespace {
+
+// So many drivers may die at the same, one after the other and without progress.
+constexpr uint32_t kFatalDeaths = 3;
+
+uint32_t ConnectionAt(uint32_t at) { return (at & ~arena::kAtRecovery) - 1; }
+
+}  // namespace
+
 absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
                              absl::Span<const uint32_t> candidates) {
   CompletionMover& completions = parts_.completions;
@@ -36,6 +45,7 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) state_.objects->completion_queues[shard]->TakeOver();
   for (const uint32_t shard : shards) parts_.shared.Settle(shard);
   const std::vector<uint32_t> connections = Load(shards, candidates);
+  for (const uint32_t shard : shards) CountDeath(shard);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
   for (const auto& [connection, status] : failed) parts_.teardown.EndAfterError(connection, status);
   const bool unfinished = std::any_of(shards.begin(), shards.end(),
@@ -45,15 +55,70 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(completions.DrainCompletions(shard));
   state_.posts_held = false;
   for (const uint32_t connection : connections) SettleQueues(connection);
+  for (const uint32_t shard : shards) state_.SetAt(shard, 0);
   for (const uint32_t shard : shards) ResumeTransaction(shard);
   for (const uint32_t connection : connections) FailArriving(connection);
   for (const uint32_t shard : shards) state_.shards[shard].log.Hold(false);
-  for (const uint32_t connection : connections) parts_.poster.PostAllDeferred(connection);
+  for (const uint32_t connection : connections) {
+    SetAt(connection);
+    parts_.poster.PostAllDeferred(connection);
+  }
   for (const uint32_t shard : shards) {
     BATON_RETURN_IF_ERROR(completions.PollCompletions(shard).status());
   }
+  for (const uint32_t shard : shards) EndRecovery(shard);
   BATON_CRASH_POINT("driver-recovered");
   return absl::OkStatus();
+}
+
+// Returns what differs after anything that is done for the connection, or for the transactions of a
+// shard.
+uint64_t Recovery::ProgressOf(uint32_t shard, uint32_t at) const {
+  const uint64_t head = arena_->shard(shard).commit_head;
+  if (at == arena::kAtTransaction) return head;
+  const uint32_t index = ConnectionAt(at);
+  if (index >= state_.connection_slots) return head;
+  const ConnectionRecord& connection = state_.record(index);
+  return head + connection.send.completed + connection.receive.completed + connection.state +
+         (uint64_t{connection.generation} << 32);
+}
+
+// Counts the death of the driver before this one, if it was at something. Fails that alone if
+// drivers died at it as often as that may be.
+void Recovery::CountDeath(uint32_t shard) {
+  arena::ShardRecord& record = arena_->shard(shard);
+  const uint32_t at = record.at;
+  state_.SetAt(shard, 0);
+  if (at != 0) {
+    const uint64_t progress = ProgressOf(shard, at);
+    const bool same = (at & ~arena::kAtRecovery) == (record.fatal & ~arena::kAtRecovery) &&
+                      progress == record.fatal_progress;
+    record.fatal = at;
+    record.fatal_progress = progress;
+    record.fatal_deaths = same ? record.fatal_deaths + 1 : 1;
+    BATON_CRASH_POINT("driver-death-counted");
+  }
+  if (record.fatal_deaths < kFatalDeaths) return;
+  if (ProgressOf(shard, record.fatal) != record.fatal_progress) return;
+  if (record.fatal == arena::kAtTransaction) {
+    state_.shards[shard].unreadable = record.fatal_progress;
+    return;
+  }
+  const uint32_t index = ConnectionAt(record.fatal);
+  if (index >= state_.connection_slots) return;
+  if (state_.Operates(state_.ShardOf(state_.record(index)))) parts_.teardown.Condemn(index);
+}
+
+// What was recovered has killed nobody.
+void Recovery::EndRecovery(uint32_t shard) {
+  arena::ShardRecord& record = arena_->shard(shard);
+  state_.SetAt(shard, 0);
+  if ((record.fatal & arena::kAtRecovery) != 0) record.fatal_deaths = 0;
+}
+
+void Recovery::SetAt(uint32_t index) {
+  state_.SetAt(state_.ShardOf(state_.record(index)),
+               arena::AtConnection(index) | arena::kAtRecovery);
 }
 
 // Appended entries count, published or not. The consequences of each entry are repeated.
@@ -232,6 +297,7 @@ absl::Status Recovery::SettlePollSlots(uint32_t shard) {
 // `unfinished`: a transaction will be resumed. An accept is answered with its transaction, and may
 // wait for `baton-driver` after that.
 void Recovery::RepeatLife(uint32_t index, bool unfinished) {
+  SetAt(index);
   ConnectionRecord& connection = state_.record(index);
   DeviceObjects::Connection& device = state_.device_of(index);
   switch (StateOf(connection)) {
@@ -246,7 +312,7 @@ void Recovery::RepeatLife(uint32_t index, bool unfinished) {
       parts_.teardown.EndIfFailedBefore(index);
       break;
     case ConnectionState::kDraining:
-      if (connection.abandoned != 0) {
+      if (connection.abandoned != 0 && !IsCondemned(connection)) {
         parts_.teardown.Abandon(index, "");
       } else {
         parts_.teardown.EndConnection(index);
@@ -270,6 +336,7 @@ void Recovery::FailArriving(uint32_t index) {
 }
 
 void Recovery::SettleQueues(uint32_t index) {
+  SetAt(index);
   const ConnectionRecord& connection = state_.record(index);
   const ConnectionState state = StateOf(connection);
   if (state == ConnectionState::kDraining) return SettleEnding(index);
@@ -284,6 +351,7 @@ void Recovery::SettleQueues(uint32_t index) {
 
 // Asks a device that can say what is queued only now, because all completions are logged by now.
 void Recovery::SettleEnding(uint32_t index) {
+  if (IsCondemned(state_.record(index))) return;
   for (const bool receive : {true, false}) parts_.teardown.ResolveRequests(index, receive);
   parts_.teardown.FinishDraining(index);
 }

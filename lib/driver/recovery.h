@@ -26,6 +26,10 @@ class Recovery {
   absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> candidates);
 
  private:
+  uint64_t ProgressOf(uint32_t shard, uint32_t at) const;
+  void CountDeath(uint32_t shard);
+  void EndRecovery(uint32_t shard);
+  void SetAt(uint32_t connection);
   void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);
   void ReplayEntry(const arena::CompletionEntry& entry);
   std::vector<uint32_t> Load(absl::Span<const uint32_t> shards,

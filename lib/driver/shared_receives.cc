@@ -171,9 +171,10 @@ void SharedReceives::Log(uint32_t shard, const verbs::Completion& completion) {
   if (index == DriverObserver::kNoConnection) {
     index = state_.BeginUnnoticed(shard, completion.qp_number);
   }
-  const bool ended = index == DriverObserver::kNoConnection ||
-                     StateOf(state_.record(index)) == ConnectionState::kClosed ||
-                     state_.record(index).shard != shard;
+  const bool known = index != DriverObserver::kNoConnection;
+  if (known) state_.SetAt(shard, arena::AtConnection(index));
+  const bool ended = !known || StateOf(state_.record(index)) == ConnectionState::kClosed ||
+                     state_.record(index).shard != shard || IsCondemned(state_.record(index));
   // If the connection was given up, its owner gets no entry.
   const uint32_t slot = arena::SharedReceiveSlot(wr_id);
   if (ended) return NoteCompleted(shard, slot, SharedReceiveState::kFree);

@@ -73,10 +73,10 @@ struct Recorded {
   double instructions;
   double stores;
 };
-[[maybe_unused]] constexpr Recorded kWrite = {2926.6, 468.2}, kWriteOf32 = {652.5, 73.8},
-                                    kAsk = {3593.6, 561.1}, kAskOf32 = {1172.4, 136.5},
-                                    kNativeDriver = {2056.3, 312.3}, kEcho = {2944, 490},
-                                    kEchoInTwoTurns = {3538, 595}, kEchoOf32 = {898.4, 121.4};
+[[maybe_unused]] constexpr Recorded kWrite = {2948.6, 478.1}, kWriteOf32 = {655.1, 75.1},
+                                    kAsk = {3623.6, 570.1}, kAskOf32 = {1172.4, 136.5},
+                                    kNativeDriver = {2083.3, 323.3}, kEcho = {2990, 495},
+                                    kEchoInTwoTurns = {3602, 604}, kEchoOf32 = {894.0, 118.6};
 [[maybe_unused]] constexpr Recorded kRawEcho = {1140, 196}, kRawEchoInTwoTurns = {1363, 240},
                                     kRawEchoOf32 = {585, 80.7};
 

@@ -65,6 +65,7 @@ bool DriverDeaths::IsDue(const char* where) {
   ++count_;
   context_->Note("driver: dies");
   context_->Note(where);
+  for (uint32_t i = 0; i < memory_->shape().shards; ++i) memory_->shard(i).fatal_deaths = 0;
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "lib/arena/arena.h"
 #include "tests/simulation/context.h"
 
 namespace baton::simulation {
@@ -21,8 +22,9 @@ struct Mortality {
 
 class DriverDeaths {
  public:
-  DriverDeaths(Context* context, const Mortality& mortality)
-      : context_(context), mortality_(mortality) {}
+  // Deaths are nothing's fault here, so drivers in `memory` do not count them.
+  DriverDeaths(Context* context, arena::Arena* memory, const Mortality& mortality)
+      : context_(context), memory_(memory), mortality_(mortality) {}
 
   // Returns whether the driver dies, which has come to this point. `where`: a literal.
   bool IsDue(const char* where);
@@ -37,6 +39,7 @@ class DriverDeaths {
 
  private:
   Context* const context_;
+  arena::Arena* const memory_;
   Mortality mortality_;
   bool suspended_ = false;
   uint64_t count_ = 0;

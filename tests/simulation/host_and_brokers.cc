@@ -64,7 +64,7 @@ class SimBrokers final : public driver_process::BrokerForks {
       : context_(*parts.context),
         device_(*parts.device),
         forked_device_(parts.device),
-        deaths_(parts.context, parts.mortality) {
+        deaths_(parts.context, parts.arena, parts.mortality) {
     context_.driver_dies = [this](const char* where) { return Dies(where); };
   }
   ~SimBrokers() override {

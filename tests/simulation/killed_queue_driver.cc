@@ -15,7 +15,7 @@ KilledQueueDriver::KilledQueueDriver(native::LocalDriver* local, Context* contex
       sim_device_(device),
       memory_(arena),
       local_(local),
-      deaths_(context, mortality),
+      deaths_(context, arena, mortality),
       news_(arena->shape().shards) {
   context_->driver_dies = [this](const char* where) { return Dies(where); };
 }

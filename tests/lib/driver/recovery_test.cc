@@ -94,6 +94,11 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
   }
 
+  // What the driver died at is not counted: here recoveries may die at it again and again.
+  void DieRecovering() {
+    ScriptedDriverTest::DieRecovering();
+    arena->shard(0).fatal_deaths = 0;
+  }
   // The next transaction kills the driver after so many requests of its post.
   void DieAfterPosting(int count) {
     device.die_after_posting = count;
