@@ -430,7 +430,7 @@ struct ShardRecord {
   // The next three tell of the drivers that died at something.
   uint32_t fatal;           // `at` of the last one
   uint64_t fatal_progress;  // how far that connection, or the shard's commits, had come
-  uint32_t fatal_deaths;    // in a row, at the same and without progress
+  uint32_t fatal_deaths;    // at the same, without progress
   uint8_t pad0[20];
   uint64_t completion_tail;  // completions published
   uint8_t pad1[56];

@@ -105,6 +105,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   arena::StoreRelaxed(record.apply_begun, record.commit_head);
   arena::OrderForCrash();
   BATON_CRASH_POINT("driver-apply-begun");
+  arena::StoreRelaxed(record.at, 0u);
   Apply(shard, transaction);
   BATON_CRASH_POINT("driver-applied");
   const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
@@ -150,6 +151,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   BATON_CRASH_POINT("driver-apply-begun");
   ApplyConnection(part);
   BATON_CRASH_POINT("driver-part-applied");
+  arena::StoreRelaxed(record.at, 0u);
   if (arena::Acknowledges(entry)) ApplyAcknowledge(shard, entry);
   BATON_CRASH_POINT("driver-applied");
   counters.bytes_sent += bytes;
@@ -168,6 +170,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) {
       state_.SetAt(shard, arena::AtConnection(part.entry.connection));
       ApplyConnection(part);
+      state_.SetAt(shard, 0);
     }
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
     if (CommitKind(part.entry.kind) == CommitKind::kHeap) ApplyHeap(shard, part.entry);
@@ -184,6 +187,7 @@ void CommitApplier::PrepareDecisions(uint32_t shard, const Transaction& transact
     if (CommitKind(part.entry.kind) == CommitKind::kAccept) {
       state_.SetAt(shard, arena::AtConnection(part.entry.connection));
       setup_.PrepareAccept(shard, part.entry);
+      state_.SetAt(shard, 0);
     }
     if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) {
       shared_.Post(shard, transaction, part);
@@ -210,6 +214,7 @@ void CommitApplier::Decide(uint32_t shard, const Transaction& transaction) {
         break;
     }
     BATON_CRASH_POINT("driver-part-decided");
+    state_.SetAt(shard, 0);
   }
 }
 
@@ -374,7 +379,9 @@ void CommitApplier::AcknowledgeOther(uint32_t shard, const CompletionEntry& comp
   switch (CompletionKind(completion.kind)) {
     case CompletionKind::kDisconnected:
     case CompletionKind::kConnectFailed:
-      return teardown_.AcknowledgeEnd(index);
+      state_.SetAt(shard, arena::AtConnection(index));
+      teardown_.AcknowledgeEnd(index);
+      return state_.SetAt(shard, 0);
     default:
       return;
   }

@@ -110,8 +110,9 @@ void ConnectionSetup::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
   // Otherwise a driver that died has begun it, or its peer was faster than its notice.
   if (StateOf(state_.record(index)) == ConnectionState::kFree) state_.BeginConnecting(index);
   state_.device_of(index).id = std::move(event.new_id);
-  absl::Status usable = CreateQueuePair(index);
-  if (IsCondemned(state_.record(index))) usable = absl::InternalError(View(kCondemnedReason));
+  const absl::Status usable = IsCondemned(state_.record(index))
+                                  ? absl::InternalError(View(kCondemnedReason))
+                                  : CreateQueuePair(index);
   if (!usable.ok()) {
     teardown_.StartDraining(index, CompletionStatus::kGeneralError, MessageOf(usable));
   }

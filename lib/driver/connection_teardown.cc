@@ -157,10 +157,12 @@ void ConnectionTeardown::FinishEnding(uint32_t shard) {
     }
     state_.slots[index].ending = false;
     if (StateOf(state_.record(index)) != ConnectionState::kDraining || !Drained(index)) continue;
+    state_.SetAt(shard, arena::AtConnection(index));
     DropObjects(index);
     FinishDraining(index);
   }
   state_.ending.resize(kept);
+  state_.SetAt(shard, 0);
 }
 
 bool ConnectionTeardown::Drained(uint32_t index) const {
@@ -213,10 +215,10 @@ void ConnectionTeardown::Abandon(uint32_t index, std::string_view why) {
 // A connection that has not begun yet is refused when its notice is handled.
 void ConnectionTeardown::Condemn(uint32_t index) {
   ConnectionRecord& connection = state_.record(index);
-  if (IsCondemned(connection) || StateOf(connection) == ConnectionState::kClosed) return;
+  if (StateOf(connection) == ConnectionState::kClosed) return;
+  if (!IsCondemned(connection)) ++state_.recovery.connections_failed;
   arena::StoreRelaxed(connection.abandoned, arena::kCondemned);
   BATON_CRASH_POINT("driver-condemned");
-  ++state_.recovery.connections_failed;
   StartDraining(index, CompletionStatus::kGeneralError, kCondemnedReason);
 }
 

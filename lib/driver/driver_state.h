@@ -71,8 +71,8 @@ struct ShardQueue {
   // The next two are about the shard's shared receive queue.
   bool limit_armed = false;
   uint64_t low_ns = 0;  // MonotonicNanoseconds() of its last kSharedReceiveQueueLow; 0: never
-  // The commit head at which drivers died reading the transaction; 0: none.
-  uint64_t unreadable = 0;
+  // The commit head at which drivers died reading the transaction; none has the first value.
+  uint64_t unreadable = ~uint64_t{0};
 };
 
 // Process-private part of a connection slot. All but the text can be derived from the arena.

@@ -55,14 +55,10 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(completions.DrainCompletions(shard));
   state_.posts_held = false;
   for (const uint32_t connection : connections) SettleQueues(connection);
-  for (const uint32_t shard : shards) state_.SetAt(shard, 0);
   for (const uint32_t shard : shards) ResumeTransaction(shard);
   for (const uint32_t connection : connections) FailArriving(connection);
   for (const uint32_t shard : shards) state_.shards[shard].log.Hold(false);
-  for (const uint32_t connection : connections) {
-    SetAt(connection);
-    parts_.poster.PostAllDeferred(connection);
-  }
+  for (const uint32_t connection : connections) PostDeferred(connection);
   for (const uint32_t shard : shards) {
     BATON_RETURN_IF_ERROR(completions.PollCompletions(shard).status());
   }
@@ -74,12 +70,15 @@ absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
 // Returns what differs after anything that is done for the connection, or for the transactions of a
 // shard.
 uint64_t Recovery::ProgressOf(uint32_t shard, uint32_t at) const {
-  const uint64_t head = arena_->shard(shard).commit_head;
-  if (at == arena::kAtTransaction) return head;
+  const arena::ShardRecord& record = arena_->shard(shard);
+  if (at == arena::kAtTransaction) return record.commit_head;
   const uint32_t index = ConnectionAt(at);
-  if (index >= state_.connection_slots) return head;
+  if (index >= state_.connection_slots) return 0;
   const ConnectionRecord& connection = state_.record(index);
-  return head + connection.send.completed + connection.receive.completed + connection.state +
+  // What the peer sends meanwhile is no progress of a transaction.
+  const uint64_t completed =
+      IsUnfinished(shard) ? 0 : connection.send.completed + connection.receive.completed;
+  return record.transactions + completed + connection.state +
          (uint64_t{connection.generation} << 32);
 }
 
@@ -93,9 +92,12 @@ void Recovery::CountDeath(uint32_t shard) {
     const uint64_t progress = ProgressOf(shard, at);
     const bool same = (at & ~arena::kAtRecovery) == (record.fatal & ~arena::kAtRecovery) &&
                       progress == record.fatal_progress;
+    if (!same) record.fatal_deaths = 0;
+    arena::OrderForCrash();
     record.fatal = at;
     record.fatal_progress = progress;
-    record.fatal_deaths = same ? record.fatal_deaths + 1 : 1;
+    arena::OrderForCrash();
+    ++record.fatal_deaths;
     BATON_CRASH_POINT("driver-death-counted");
   }
   if (record.fatal_deaths < kFatalDeaths) return;
@@ -116,9 +118,26 @@ void Recovery::EndRecovery(uint32_t shard) {
   if ((record.fatal & arena::kAtRecovery) != 0) record.fatal_deaths = 0;
 }
 
-void Recovery::SetAt(uint32_t index) {
-  state_.SetAt(state_.ShardOf(state_.record(index)),
-               arena::AtConnection(index) | arena::kAtRecovery);
+// A driver that dies anywhere else in a recovery has died at no connection.
+template <typename Work>
+void Recovery::DoAt(uint32_t index, const Work& work) {
+  const uint32_t shard = state_.ShardOf(state_.record(index));
+  state_.SetAt(shard, arena::AtConnection(index) | arena::kAtRecovery);
+  BATON_CRASH_POINT("driver-recovers-connection");
+  work();
+  state_.SetAt(shard, 0);
+}
+
+void Recovery::RepeatLife(uint32_t index, bool unfinished) {
+  DoAt(index, [&] { RepeatLifeOf(index, unfinished); });
+}
+
+void Recovery::SettleQueues(uint32_t index) {
+  DoAt(index, [&] { SettleQueuesOf(index); });
+}
+
+void Recovery::PostDeferred(uint32_t index) {
+  DoAt(index, [&] { parts_.poster.PostAllDeferred(index); });
 }
 
 // Appended entries count, published or not. The consequences of each entry are repeated.
@@ -296,8 +315,7 @@ absl::Status Recovery::SettlePollSlots(uint32_t shard) {
 
 // `unfinished`: a transaction will be resumed. An accept is answered with its transaction, and may
 // wait for `baton-driver` after that.
-void Recovery::RepeatLife(uint32_t index, bool unfinished) {
-  SetAt(index);
+void Recovery::RepeatLifeOf(uint32_t index, bool unfinished) {
   ConnectionRecord& connection = state_.record(index);
   DeviceObjects::Connection& device = state_.device_of(index);
   switch (StateOf(connection)) {
@@ -335,8 +353,7 @@ void Recovery::FailArriving(uint32_t index) {
   arena::StoreRelease(connection.arriving, uint8_t{0});
 }
 
-void Recovery::SettleQueues(uint32_t index) {
-  SetAt(index);
+void Recovery::SettleQueuesOf(uint32_t index) {
   const ConnectionRecord& connection = state_.record(index);
   const ConnectionState state = StateOf(connection);
   if (state == ConnectionState::kDraining) return SettleEnding(index);

@@ -29,7 +29,8 @@ class Recovery {
   uint64_t ProgressOf(uint32_t shard, uint32_t at) const;
   void CountDeath(uint32_t shard);
   void EndRecovery(uint32_t shard);
-  void SetAt(uint32_t connection);
+  template <typename Work>
+  void DoAt(uint32_t connection, const Work& work);
   void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);
   void ReplayEntry(const arena::CompletionEntry& entry);
   std::vector<uint32_t> Load(absl::Span<const uint32_t> shards,
@@ -39,7 +40,10 @@ class Recovery {
   void LoadCounters(uint32_t connection);
   absl::Status SettlePollSlots(uint32_t shard);
   void RepeatLife(uint32_t connection, bool unfinished);
+  void RepeatLifeOf(uint32_t connection, bool unfinished);
   void SettleQueues(uint32_t connection);
+  void SettleQueuesOf(uint32_t connection);
+  void PostDeferred(uint32_t connection);
   void SettleEnding(uint32_t connection);
   void FailArriving(uint32_t connection);
   bool IsUnfinished(uint32_t shard) const;
