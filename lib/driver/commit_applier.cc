@@ -123,7 +123,6 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   ++counters.transactions;
   arena::StoreRelaxed(record.transactions, counters.transactions);
   arena::StoreRelease(record.commit_head, commit_head);
-  arena::StoreRelaxed(record.at, 0u);
   BATON_CRASH_POINT("driver-folded");
 }
 
@@ -168,9 +167,8 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   if (transaction.Has(kFirst)) PrepareDecisions(shard, transaction);
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) {
-      state_.SetAt(shard, arena::AtConnection(part.entry.connection));
-      ApplyConnection(part);
-      state_.SetAt(shard, 0);
+      state_.DoAt(shard, arena::AtConnection(part.entry.connection),
+                  [&] { ApplyConnection(part); });
     }
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
     if (CommitKind(part.entry.kind) == CommitKind::kHeap) ApplyHeap(shard, part.entry);
@@ -185,9 +183,8 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
 void CommitApplier::PrepareDecisions(uint32_t shard, const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kAccept) {
-      state_.SetAt(shard, arena::AtConnection(part.entry.connection));
-      setup_.PrepareAccept(shard, part.entry);
-      state_.SetAt(shard, 0);
+      state_.DoAt(shard, arena::AtConnection(part.entry.connection),
+                  [&] { setup_.PrepareAccept(shard, part.entry); });
     }
     if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) {
       shared_.Post(shard, transaction, part);
@@ -379,9 +376,8 @@ void CommitApplier::AcknowledgeOther(uint32_t shard, const CompletionEntry& comp
   switch (CompletionKind(completion.kind)) {
     case CompletionKind::kDisconnected:
     case CompletionKind::kConnectFailed:
-      state_.SetAt(shard, arena::AtConnection(index));
-      teardown_.AcknowledgeEnd(index);
-      return state_.SetAt(shard, 0);
+      return state_.DoAt(shard, arena::AtConnection(index),
+                         [&] { teardown_.AcknowledgeEnd(index); });
     default:
       return;
   }

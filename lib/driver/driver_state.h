@@ -131,6 +131,13 @@ struct DriverState {
                               verbs::CompletionStatus status);
   // See CompletionLog.
   void SetAt(uint32_t shard, uint32_t at) { shards[shard].log.SetAt(at); }
+  // Does the work with `at` named. A driver that dies in it leaves `at` to its successor.
+  template <typename Work>
+  void DoAt(uint32_t shard, uint32_t at, const Work& work) {
+    SetAt(shard, at);
+    work();
+    SetAt(shard, 0);
+  }
 
   arena::Arena* const arena;
   verbs::Device* const device;

@@ -75,7 +75,7 @@ uint64_t Recovery::ProgressOf(uint32_t shard, uint32_t at) const {
   const uint32_t index = ConnectionAt(at);
   if (index >= state_.connection_slots) return 0;
   const ConnectionRecord& connection = state_.record(index);
-  // What the peer sends meanwhile is no progress of a transaction.
+  // A message that the peer sends meanwhile does not advance a transaction.
   const uint64_t completed =
       IsUnfinished(shard) ? 0 : connection.send.completed + connection.receive.completed;
   return record.transactions + completed + connection.state +
@@ -111,7 +111,7 @@ void Recovery::CountDeath(uint32_t shard) {
   if (state_.Operates(state_.ShardOf(state_.record(index)))) parts_.teardown.Condemn(index);
 }
 
-// What was recovered has killed nobody.
+// A recovery that comes to its end has died of nothing that it did.
 void Recovery::EndRecovery(uint32_t shard) {
   arena::ShardRecord& record = arena_->shard(shard);
   state_.SetAt(shard, 0);
@@ -122,10 +122,10 @@ void Recovery::EndRecovery(uint32_t shard) {
 template <typename Work>
 void Recovery::DoAt(uint32_t index, const Work& work) {
   const uint32_t shard = state_.ShardOf(state_.record(index));
-  state_.SetAt(shard, arena::AtConnection(index) | arena::kAtRecovery);
-  BATON_CRASH_POINT("driver-recovers-connection");
-  work();
-  state_.SetAt(shard, 0);
+  state_.DoAt(shard, arena::AtConnection(index) | arena::kAtRecovery, [&] {
+    BATON_CRASH_POINT("driver-recovers-connection");
+    work();
+  });
 }
 
 void Recovery::RepeatLife(uint32_t index, bool unfinished) {

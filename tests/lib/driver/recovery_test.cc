@@ -94,7 +94,7 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
   }
 
-  // What the driver died at is not counted: here recoveries may die at it again and again.
+  // The test takes the count back, because recoveries may die here at the same again and again.
   void DieRecovering() {
     ScriptedDriverTest::DieRecovering();
     arena->shard(0).fatal_deaths = 0;
