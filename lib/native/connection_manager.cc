@@ -36,16 +36,20 @@ constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // each kind and so drops at least half.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
 
+uint8_t Bit(NoticeKind kind) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(kind)); }
+
 }  // namespace
 
 ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
                                      ConnectionObserver* observer,
-                                     std::function<void(uint32_t shard)> wake_driver)
+                                     std::function<void(uint32_t shard)> wake_driver,
+                                     ConnectionTable table)
     : arena_(arena),
       device_(device),
       observer_(observer),
       wake_driver_(std::move(wake_driver)),
-      connections_(arena->shape().connections),
+      table_(std::move(table)),
+      ids_(arena->shape().connections),
       used_(arena->shape().shards, 0),
       resting_(arena->shape().shards, 0),
       low_ns_(arena->shape().shards, 0),
@@ -54,15 +58,16 @@ ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
 }
 
 ConnectionManager::~ConnectionManager() {
-  for (Connection& connection : connections_) connection.id.reset();
+  for (auto& id : ids_) id.reset();
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
     arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer, Pools pools,
     std::function<void(uint32_t shard)> wake_driver) {
   BATON_CHECK(arena::PooledQueuePairs(arena->shape()) != 0);
+  BATON_ASSIGN_OR_RETURN(ConnectionTable table, ConnectionTable::Make(arena->shape()));
   std::unique_ptr<ConnectionManager> manager(
-      new ConnectionManager(arena, device, observer, std::move(wake_driver)));
+      new ConnectionManager(arena, device, observer, std::move(wake_driver), std::move(table)));
   BATON_ASSIGN_OR_RETURN(manager->objects_,
                          driver::CreateDeviceObjects(arena, device, pools == Pools::kInAdvance));
   BATON_RETURN_IF_ERROR(manager->FillPool(pools));
@@ -133,7 +138,7 @@ void ConnectionManager::DestroyQueuePair(uint32_t shard, uint32_t number) {
   const uint32_t index = std::exchange(occupied_[shard][place], 0) - 1;
   if (index < connections_.size()) {
     Disconnect(index);
-    connections_[index].id.reset();  // it refers to the queue pair
+    ids_[index].reset();  // it refers to the queue pair
     connections_[index].pooled = -1;
   }
   GiveBack(shard, place);
@@ -201,8 +206,7 @@ uint32_t ConnectionManager::LeastUsedShard() const {
 uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   uint32_t count = 0;
   for (uint32_t index = 0; index < connections_.size(); ++index) {
-    const Phase phase = connections_[index].phase;
-    if (phase == Phase::kNone || phase == Phase::kEnded) continue;
+    if (!IsUsed(index) || connections_[index].phase() == Phase::kEnded) continue;
     // A worker that drives may never order it. Another driver is sure to do so.
     if (arena::IsNative(arena_->shape())) Disconnect(index);
     Tell(index, NoticeKind::kEnded, CompletionStatus::kSuccess, why);
@@ -256,12 +260,16 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
   Connection& connection = connections_[index];
   connection = Connection{};
-  connection.phase = phase;
   connection.generation = fresh.generation + 1;
   connection.shard = connection.first_shard = shard;
   connection.pooled = Occupy(index, shard, fresh.qp_number);
   connection.pooled_shard = shard;
-  connection.id = std::move(id);
+  connection.id = id->number();
+  connection.owed =
+      Bit(phase == Phase::kRequested ? NoticeKind::kRequested : NoticeKind::kConnecting);
+  BATON_CRASH_POINT("manager-slot-filled");
+  connection.SetPhase(phase);
+  ids_[index] = std::move(id);
   ++used_[shard];
   return index;
 }
@@ -326,15 +334,16 @@ int ConnectionManager::Occupy(uint32_t index, uint32_t shard, uint32_t number) {
 
 void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
-  connection.established_ns = MonotonicNanoseconds();
-  const verbs::ReadDepths depths = connection.id->depths();
+  // A former `baton-driver` may have noted it before it died.
+  if (connection.established_ns == 0) connection.established_ns = MonotonicNanoseconds();
+  const verbs::ReadDepths depths = ids_[index]->depths();
   arena::ManagedConnection& told = arena_->managed_connection(index);
   told.initiator_depth = depths.ours;
   told.responder_resources = depths.theirs;
-  if (connection.phase == Phase::kConnecting) {
+  if (connection.phase() == Phase::kConnecting) {
     driver::FillPrivateData(event.private_data, &arena_->connection(index));
-    driver::FillAddresses(*connection.id, &arena_->connection(index));
-    connection.phase = Phase::kAccepted;
+    driver::FillAddresses(*ids_[index], &arena_->connection(index));
+    connection.SetPhase(Phase::kAccepted);
   }
   Tell(index, NoticeKind::kEstablished);
 }
@@ -342,7 +351,7 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
 void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
   if (event.type == verbs::CmEventType::kEstablished) return OnEstablished(index, event);
-  connection.phase = Phase::kEnded;
+  connection.SetPhase(Phase::kEnded);
   if (event.type == verbs::CmEventType::kRejected) {
     return Tell(index, NoticeKind::kRejected, CompletionStatus::kSuccess, MessageOf(event.status));
   }
@@ -350,7 +359,6 @@ void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
                                       ? CompletionStatus::kRetryExceeded
                                   : event.status.ok() ? CompletionStatus::kSuccess
                                                       : CompletionStatus::kFatalError;
-  connection.end = status;
   Tell(index, NoticeKind::kEnded, status, MessageOf(event.status));
 }
 
@@ -361,8 +369,8 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
     const uint32_t index = occupied_[shard][static_cast<size_t>(place)] - 1;
     if (index >= connections_.size()) return kNoConnection;
     const Connection& connection = connections_[index];
-    const bool has = connection.phase != Phase::kNone && connection.pooled == place &&
-                     connection.pooled_shard == shard;
+    const bool has =
+        IsUsed(index) && connection.pooled == place && connection.pooled_shard == shard;
     return has ? index : kNoConnection;
   }
   return kNoConnection;
@@ -372,7 +380,7 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
 // taken it, or may accept with it.
 uint32_t ConnectionManager::FindNaming(uint32_t number, uint32_t except) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
-    if (i == except || connections_[i].phase == Phase::kNone) continue;
+    if (i == except || !IsUsed(i)) continue;
     if (arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return i;
   }
   return kNoConnection;
@@ -384,7 +392,7 @@ void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_v
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     const Connection& connection = connections_[i];
     const bool lives =
-        connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting;
+        connection.phase() == Phase::kAccepted || connection.phase() == Phase::kConnecting;
     // The queue pair identifies the shard. Workers can write the record's shard.
     if (!lives || connection.pooled < 0 || connection.pooled_shard != shard) continue;
     Tell(i, NoticeKind::kQueuePairFailed, CompletionStatus::kGeneralError, why);
@@ -431,7 +439,8 @@ void ConnectionManager::OnDeviceEvent(verbs::DeviceEvent event) {
 void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
                              std::string_view reason) {
   pending_ = true;
-  const Connection& connection = connections_[index];
+  Connection& connection = connections_[index];
+  if (kind == NoticeKind::kEnded) connection.end = status;
   if (!reason.empty()) arena::SetText(arena_->managed_connection(index).end_reason, reason);
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
@@ -440,6 +449,8 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
   entry.generation = connection.generation;
   auto& waiting = waiting_[connection.shard];
   if (waiting.size() >= kMostWaiting * connections_.size()) DropWaiting(connection.shard);
+  connection.owed |= Bit(kind);
+  BATON_CRASH_POINT("manager-notice-owed");
   waiting.push_back(entry);
   SendWaiting(connection.shard);
 }
@@ -449,7 +460,7 @@ void ConnectionManager::DropWaiting(uint32_t shard) {
   std::vector<uint32_t> told(connections_.size());  // kinds, as bits
   std::erase_if(waiting_[shard], [&](const MailEntry& entry) {
     const Connection& connection = connections_[entry.connection];
-    const bool counts = connection.phase != Phase::kNone && connection.shard == shard &&
+    const bool counts = IsUsed(entry.connection) && connection.shard == shard &&
                         connection.generation == entry.generation;
     uint32_t& before = told[entry.connection];
     const bool again = (before >> entry.kind & 1) != 0;
@@ -459,7 +470,12 @@ void ConnectionManager::DropWaiting(uint32_t shard) {
 }
 
 bool ConnectionManager::SendWaiting(uint32_t shard) {
-  const bool sent = Mailbox::Notices(*arena_, shard).PutWaiting(&waiting_[shard]);
+  const auto on_put = [this](const MailEntry& entry) {
+    BATON_CRASH_POINT("manager-notice-put");
+    Connection& connection = connections_[entry.connection];
+    if (connection.generation == entry.generation) connection.owed &= ~Bit(NoticeKind(entry.kind));
+  };
+  const bool sent = Mailbox::Notices(*arena_, shard).PutWaiting(&waiting_[shard], on_put);
   BATON_CRASH_POINT("keeper-notice-told");
   if (sent) wake_driver_(shard);
   return sent;
@@ -475,7 +491,7 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
-  const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
+  const bool known = index < connections_.size() && IsUsed(index) &&
                      connections_[index].generation == order.generation;
   if (known && connections_[index].shard != shard) FollowMove(index, shard);
   if (known && connections_[index].shard == shard) {
@@ -494,6 +510,7 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
         break;
     }
   }
+  BATON_CRASH_POINT("manager-order-done");
   orders.Pass();
   return true;
 }
@@ -508,7 +525,7 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   --used_[connection.shard];
   ++used_[shard];
   connection.shard = shard;
-  if (connection.phase == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
+  if (connection.phase() == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
 }
 
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
@@ -520,51 +537,59 @@ std::string ConnectionManager::AnswerOf(uint32_t index) const {
 
 void ConnectionManager::Accept(uint32_t index) {
   Connection& connection = connections_[index];
-  if (connection.phase != Phase::kRequested) return;
-  connection.phase = Phase::kAccepted;
+  if (connection.phase() != Phase::kRequested) return;
   connection.pooled =
       Occupy(index, connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   connection.pooled_shard = connection.shard;
+  connection.SetPhase(Phase::kAccepting);
+  BATON_CRASH_POINT("manager-accepting");
   absl::Status status = CheckReceives(connection.shard);
   if (connection.pooled < 0) {
     status = absl::InternalError("its queue pair is none of the shard's, or another connection's");
   } else if (status.ok()) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
-    status = connection.id->Accept(QueuePairOf(connection), parameters);
+    status = ids_[index]->Accept(QueuePairOf(connection), parameters);
   }
+  BATON_CRASH_POINT("manager-accepted");
+  connection.SetPhase(status.ok() ? Phase::kAccepted : Phase::kEnded);
   if (status.ok()) return;
-  connection.phase = Phase::kEnded;
-  connection.id.reset();  // tells the peer
   Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));
+  ids_[index].reset();  // tells the peer
 }
 
 void ConnectionManager::Reject(uint32_t index) {
   Connection& connection = connections_[index];
   // A dead driver had accepted it.
-  if (connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting) {
+  if (connection.phase() == Phase::kAccepted || connection.phase() == Phase::kConnecting) {
     return Disconnect(index);
   }
-  if (connection.phase != Phase::kRequested) return;
-  connection.phase = Phase::kEnded;
-  (void)connection.id->Reject(AnswerOf(index));
+  if (connection.phase() != Phase::kRequested) return;
+  (void)ids_[index]->Reject(AnswerOf(index));
+  BATON_CRASH_POINT("manager-rejected");
+  connection.SetPhase(Phase::kEnded);
 }
 
 void ConnectionManager::Disconnect(uint32_t index) {
   Connection& connection = connections_[index];
-  const Phase phase = connection.phase;
+  const Phase phase = connection.phase();
   if (phase == Phase::kRequested) return Reject(index);
   if (phase != Phase::kAccepted && phase != Phase::kConnecting) return;
-  connection.phase = Phase::kEnded;
-  if (phase == Phase::kConnecting) return connection.id.reset();
-  (void)connection.id->Disconnect();
+  if (phase == Phase::kConnecting) {
+    ids_[index].reset();
+  } else {
+    (void)ids_[index]->Disconnect();
+  }
+  BATON_CRASH_POINT("manager-disconnected");
+  connection.SetPhase(Phase::kEnded);
 }
 
 void ConnectionManager::Free(uint32_t index) {
   observer_->OnFree(index);
   Connection& connection = connections_[index];
-  connection.id.reset();
+  ids_[index].reset();
   --used_[connection.shard];
+  BATON_CRASH_POINT("manager-id-freed");
   // The device may still have completions of an abandoned connection.
   const bool abandoned = arena::LoadRelaxed(arena_->connection(index).abandoned) != 0;
   if (pool_.makes()) {
@@ -578,16 +603,20 @@ void ConnectionManager::Free(uint32_t index) {
           /*rests=*/abandoned || device_->has_time_wait());
   }
   arena::StoreRelease(arena_->managed_connection(index).freed_generation, connection.generation);
-  connection.phase = Phase::kNone;
   freed_ = true;
-  if (connection.shard == connection.first_shard) return free_.push_back(index);
+  const bool is_free = connection.shard == connection.first_shard;
   const arena::ShardRecord& first = arena_->shard(connection.first_shard);
-  unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+  connection.acknowledged = arena::LoadAcquire(first.completion_tail);
+  BATON_CRASH_POINT("manager-slot-freed");
+  connection.SetPhase(is_free ? Phase::kNone : Phase::kUnfreed);
+  if (connection.shard == connection.first_shard) return free_.push_back(index);
+  unfreed_.push_back({index, connection.first_shard, connection.acknowledged});
 }
 
 // `rests`: the queue pair's time-wait begins now. Otherwise it serves again at once.
 void ConnectionManager::Spend(uint32_t shard, uint32_t place, bool rests) {
   const Spent spent = {shard, place, MonotonicNanoseconds() + (rests ? kTimeWaitNs : 0)};
+  RestedNs(shard, place) = spent.not_before_ns;
   StoreState(spent, PooledState::kSpent);
   rests ? spent_.push_back(spent) : spent_.push_front(spent);
   ++resting_[shard];
@@ -622,7 +651,7 @@ void ConnectionManager::SpendForgotten() {
       const verbs::QueuePair& queue_pair = *pool_.at(shard, place);
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
       if (FindNaming(queue_pair.number(), kNoConnection) != kNoConnection) continue;
-      occupied_[shard][place] = kNoConnection;
+      occupied_[shard][place] = kOutOfUse;
       Spend(shard, place, /*rests=*/true);
     }
   }
@@ -638,6 +667,7 @@ bool ConnectionManager::FreeSlots() {
   return std::erase_if(unfreed_, [this](const Unfreed& slot) {
            const arena::ShardRecord& first = arena_->shard(slot.shard);
            if (arena::LoadAcquire(first.acknowledged) < slot.acknowledged) return false;
+           connections_[slot.connection].SetPhase(Phase::kNone);
            free_.push_back(slot.connection);
            return true;
          }) != 0;

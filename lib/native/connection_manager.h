@@ -20,6 +20,7 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
+#include "lib/native/connection_table.h"
 #include "lib/native/queue_pair_pool.h"
 #include "lib/verbs/verbs.h"
 
@@ -61,6 +62,13 @@ class ConnectionManager {
   // See QueueDriver::DisconnectAll.
   uint32_t DisconnectAll(std::string_view why);
 
+  // The table, for SetInherited().
+  ConnectionTable& table() { return table_; }
+  // Called in a process that shares the table, was forked from the one that had the manager, and
+  // goes on in its place after its death. Device::TakeOver() has been called. Repeats what was
+  // begun, and ends what only the dead process knew.
+  absl::Status TakeOver();
+
   uint32_t connection_count() const {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
@@ -84,19 +92,8 @@ class ConnectionManager {
   void DestroyQueuePair(uint32_t shard, uint32_t number);
 
  private:
-  // kAccepted: by this service, or by the peer that it connects to.
-  enum class Phase : uint8_t { kNone, kRequested, kConnecting, kAccepted, kEnded };
-  struct Connection {
-    Phase phase = Phase::kNone;
-    uint32_t generation = 0;
-    uint32_t shard = 0;
-    uint32_t first_shard = 0;                                         // where it was requested
-    verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // as reported with kEnded
-    uint64_t established_ns = 0;                                      // 0: not yet
-    int pooled = -1;  // place of its queue pair in the pool of `pooled_shard`; -1: none yet
-    uint32_t pooled_shard = 0;
-    std::unique_ptr<verbs::ConnectionId> id;
-  };
+  static constexpr uint32_t kOutOfUse = ~0u;
+  using Connection = ManagedSlot;
   // A slot that is not free yet: its request is still in the log of another shard than its last.
   struct Unfreed {
     uint32_t connection;
@@ -111,7 +108,7 @@ class ConnectionManager {
   };
 
   ConnectionManager(arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
-                    std::function<void(uint32_t shard)> wake_driver);
+                    std::function<void(uint32_t shard)> wake_driver, ConnectionTable table);
   absl::Status FillPool(Pools pools);
 
   bool TurnShards();
@@ -119,6 +116,10 @@ class ConnectionManager {
   void OnRequest(verbs::CmEvent& event);
   uint32_t GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
                     std::unique_ptr<verbs::ConnectionId> id);
+  bool IsUsed(uint32_t connection) const {
+    const Phase phase = connections_[connection].phase();
+    return phase != Phase::kNone && phase != Phase::kUnfreed;
+  }
   absl::Status CheckHears(uint32_t shard) const;
   absl::Status CheckReceives(uint32_t shard) const;
   absl::Status CheckCanConnect(uint32_t shard);
@@ -140,6 +141,9 @@ class ConnectionManager {
   void SpendNeverConnected(uint32_t connection, bool rests);
   void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);
+  uint64_t& RestedNs(uint32_t shard, uint32_t place) const {
+    return table_.rested_ns[size_t{shard} * arena::PooledQueuePairs(arena_->shape()) + place];
+  }
   bool RenewQueuePairs();
   bool Renew(const Spent& spent);
   bool FreeSlots();
@@ -154,6 +158,13 @@ class ConnectionManager {
   uint32_t FindQueuePair(uint32_t number) const;
   uint32_t FindNaming(uint32_t number, uint32_t except) const;
 
+  // Parts of TakeOver().
+  void ForgetFormer();
+  absl::Status TakeOverSlot(uint32_t connection);
+  absl::Status AdoptId(uint32_t connection);
+  void TellOwed(uint32_t connection);
+  void TakeOverPool(uint32_t shard);
+
   arena::Arena* arena_;
   verbs::Device* device_;
   ConnectionObserver* observer_;
@@ -162,11 +173,14 @@ class ConnectionManager {
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;
   // By shard and place: the connection + 1 that has the queue pair, or had it and it is not reset
-  // yet; 0: none. The arena's word is not trusted, because workers can write it.
+  // yet; 0: none; kOutOfUse: it is not reset yet, whoever had it. The arena's word is not trusted,
+  // because workers can write it.
   std::vector<std::vector<uint32_t>> occupied_;
-  std::vector<Connection> connections_;
-  std::vector<uint32_t> used_;  // connections, by shard
-  std::deque<uint32_t> free_;   // connections
+  ConnectionTable table_;
+  SharedArray<ManagedSlot>& connections_ = table_.slots;
+  std::vector<std::unique_ptr<verbs::ConnectionId>> ids_;  // by connection
+  std::vector<uint32_t> used_;                             // connections, by shard
+  std::deque<uint32_t> free_;                              // connections
   std::vector<Unfreed> unfreed_;
   std::deque<Spent> spent_;        // in the order in which they are made new
   std::vector<uint32_t> resting_;  // queue pairs in spent_ or out of use, by shard

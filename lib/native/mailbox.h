@@ -52,12 +52,16 @@ class Mailbox {
   // Makes a broken ring an empty one.
   void Mend() { arena::StoreRelease(cursors_->tail, arena::LoadAcquire(cursors_->head)); }
 
-  // Puts as many of `waiting` as fit, in order, and returns whether it put one. Ends with a fence:
-  // the caller then reads whom to wake. A reader that first claims and then reads the ring sees the
-  // entries or is woken.
-  bool PutWaiting(std::deque<arena::MailEntry>* waiting) {
+  // Puts as many of `waiting` as fit, in order, and returns whether it put one. Calls `on_put` with
+  // each. Ends with a fence: the caller then reads whom to wake. A reader that first claims and
+  // then reads the ring sees the entries or is woken.
+  template <typename OnPut>
+  bool PutWaiting(std::deque<arena::MailEntry>* waiting, const OnPut& on_put) {
     bool put = false;
-    for (; !waiting->empty() && !full(); waiting->pop_front(), put = true) Put(waiting->front());
+    for (; !waiting->empty() && !full(); waiting->pop_front(), put = true) {
+      Put(waiting->front());
+      on_put(waiting->front());
+    }
     if (put) arena::FullFence();
     return put;
   }

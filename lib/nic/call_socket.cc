@@ -52,7 +52,14 @@ absl::Status CallSocket::AddSocket() {
   pair.theirs.Reset();
   BATON_ASSIGN_OR_RETURN(Answer answer, Wait(pair.ours.get(), last_tag_));
   calls_ = std::move(answer.descriptor);
+  number_ = answer.value;
   return absl::OkStatus();
+}
+
+absl::Status CallSocket::TakeOver() {
+  const uint32_t former = number_;
+  BATON_RETURN_IF_ERROR(AddSocket());
+  return Call(control::EndSocket{.number = former}).status();
 }
 
 absl::Status CallSocket::Lost(absl::string_view why) {

@@ -38,6 +38,9 @@ class CallSocket {
   absl::Status AfterFork();
   // A forked process that makes no calls calls this instead. Every call then fails.
   void GiveUp() { forked_ = given_up_ = true; }
+  // A forked process that follows the opener, which is dead, calls it: it is the opener from now
+  // on. Nothing that the former one has sent is executed any more.
+  absl::Status TakeOver();
   bool forked() const { return forked_; }
   bool lost() const { return lost_; }
   int file() const { return file_.get(); }
@@ -62,6 +65,7 @@ class CallSocket {
   FileDescriptor file_;
   std::function<void()> turn_;
   FileDescriptor calls_;
+  uint32_t number_ = 0;  // the NIC's, of calls_
   uint32_t last_tag_ = 0;
   bool forked_ = false;
   bool given_up_ = false;

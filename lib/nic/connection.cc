@@ -217,6 +217,7 @@ absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
   if (mine_.features != 0) memory_ = Memory::kMayAsk;
   queue_pair->Activate(Negotiate(theirs_.retry_count));
   phase_ = Phase::kAwaitReady;
+  unaccepted_ = false;
   core_->loop->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   SendHead(FrameType::kConnectReply, parameters.private_data);
   TransmitNow();
@@ -613,6 +614,7 @@ bool SoftConnection::OnRequest(const FrameHeader& header, const uint8_t* body) {
   }
   core_->loop->Cancel(&timer_);
   phase_ = Phase::kRequested;
+  unaccepted_ = true;
   event.type = CmEventType::kConnectRequest;
   event.listener = listener_;
   event.new_id = core_->TakeHalfOpen(this);

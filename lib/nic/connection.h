@@ -71,6 +71,8 @@ class SoftConnection final : public Pollable,
                        const ConnectionParameters& parameters);
   // Makes the connection wait for Proceed when its route is known (ConnectionCore::RouteKnown).
   void AskRoute() { ask_route_ = true; }
+  // Returns true for a peer's request that was not accepted, also if it was rejected or given up.
+  bool is_unaccepted() const { return unaccepted_; }
   // Continues, or fails the connection if `may` is an error. kFailedPrecondition: the connection
   // does not wait.
   absl::Status Proceed(absl::Status may);
@@ -191,6 +193,7 @@ class SoftConnection final : public Pollable,
   uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
   int events_queued_ = 0;          // events in the device's queue that name this id
   bool ask_route_ = false;
+  bool unaccepted_ = false;
   bool disconnected_ = false;  // the last event that was reported is kDisconnected
   bool cut_ = false;
   bool stalled_ = false;

@@ -42,8 +42,8 @@ Connections::~Connections() {
 absl::StatusOr<uint32_t> Connections::Execute(Call* call) {
   return Dispatch(this, call, "ids", &Connections::Listen, &Connections::Connect,
                   &Connections::Proceed, &Connections::Accept, &Connections::Reject,
-                  &Connections::Disconnect, &Connections::NextEvent, &Connections::AddChannel,
-                  &Connections::Destroy);
+                  &Connections::Disconnect, &Connections::NextEvent, &Connections::NextId,
+                  &Connections::AddChannel, &Connections::Destroy);
 }
 
 absl::StatusOr<SoftConnection*> Connections::FindId(uint32_t number) const {
@@ -123,24 +123,55 @@ absl::Status Connections::Disconnect(const control::Disconnect& message, Call*) 
   return id->Disconnect();
 }
 
-// The reply says how many events are left. If none was left, the next event notifies the client
+// The reply says how many events are in the queue. If none was, the next event notifies the client
 // again.
-Connections::Value Connections::NextEvent(const control::NextEvent&, Call* call) {
+Connections::Value Connections::NextEvent(const control::NextEvent& message, Call* call) {
+  if (message.handled != 0 && given_) DropFirstEvent();
   call->event.emplace();
   if (events_.empty()) return 0u;
   *call->event = events_.front();
+  if (!std::exchange(given_, true)) NoteGiven(events_.front());
+  return static_cast<uint32_t>(events_.size());
+}
+
+void Connections::DropFirstEvent() {
   events_.pop_front();
-  const auto type = static_cast<control::EventType>(call->event->type);
+  given_ = false;
+}
+
+void Connections::NoteGiven(const control::Event& event) {
+  const auto type = static_cast<control::EventType>(event.type);
   if (type == control::EventType::kConnectRequest) {
-    const auto listener = listeners_.find(call->event->listener);
-    if (listener != listeners_.end()) {
-      listener->second->RequestTaken();
-    }
+    const auto listener = listeners_.find(event.listener);
+    if (listener != listeners_.end()) listener->second->RequestTaken();
   } else if (type != control::EventType::kRouteKnown) {
-    const auto id = ids_.find(call->event->id);
+    const auto id = ids_.find(event.id);
     if (id != ids_.end()) id->second->EventTaken();
   }
-  return static_cast<uint32_t>(events_.size());
+}
+
+Connections::Value Connections::NextId(const control::NextId& message, Call* call) {
+  uint32_t next = 0;
+  const auto look_at = [&](uint32_t number) {
+    if (number > message.after && (next == 0 || number < next)) next = number;
+  };
+  for (const auto& [number, id] : ids_) look_at(number);
+  for (const auto& [number, listener] : listeners_) look_at(number);
+  const bool waits =
+      std::any_of(events_.begin(), events_.end(), [next](const control::Event& event) {
+        return event.id == next &&
+               event.type == static_cast<uint32_t>(control::EventType::kConnectRequest);
+      });
+  control::IdKind kind = control::IdKind::kOther;
+  if (const auto id = ids_.find(next); id == ids_.end()) {
+    kind = control::IdKind::kListener;
+  } else if (waits) {
+    kind = control::IdKind::kUntaken;
+  } else if (id->second->is_unaccepted()) {
+    kind = control::IdKind::kUnaccepted;
+  }
+  call->more = static_cast<uint32_t>(kind);
+  return next;
 }
 
 absl::Status Connections::AddChannel(const control::Channel&, Call* call) {
@@ -160,6 +191,7 @@ absl::Status Connections::Destroy(const control::Destroy& message, Call*) {
     return absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
   }
   BATON_RETURN_IF_ERROR(FindId(message.number).status());
+  if (given_ && events_.front().id == message.number) DropFirstEvent();
   std::erase_if(events_, [this, &message](const control::Event& event) {
     if (event.id != message.number) return false;
     const auto listener = listeners_.find(event.listener);  // of a request that nobody took
@@ -214,9 +246,10 @@ void Connections::RouteKnown(SoftConnection* id) {
   Queue(message);
 }
 
-// Destroying an id rejects its request.
+// Destroying an id rejects its request. The client has the id of an event that was given to it.
 void Connections::RejectRequestsOf(uint32_t listener) {
   std::vector<uint32_t> waiting;
+  if (given_ && events_.front().listener == listener) DropFirstEvent();
   std::erase_if(events_, [&waiting, listener](const control::Event& event) {
     if (event.listener == listener) waiting.push_back(event.id);
     return event.listener == listener;

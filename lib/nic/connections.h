@@ -39,6 +39,7 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
   absl::Status Reject(const control::Reject& message, Call* call);
   absl::Status Disconnect(const control::Disconnect& message, Call* call);
   Value NextEvent(const control::NextEvent& message, Call* call);
+  Value NextId(const control::NextId& message, Call* call);
   absl::Status AddChannel(const control::Channel& message, Call* call);
   absl::Status Destroy(const control::Destroy& message, Call* call);
 
@@ -49,6 +50,8 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
   // ConnectionCore
   void PushEvent(verbs::soft::ConnectionEvent event) override;
   void RouteKnown(verbs::soft::SoftConnection* id) override;
+  void DropFirstEvent();
+  void NoteGiven(const control::Event& event);
   void RejectRequestsOf(uint32_t listener);
   void Erase(uint32_t id);
   void Queue(const control::Event& event);
@@ -60,6 +63,7 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
   absl::flat_hash_map<const verbs::soft::SoftConnection*, uint32_t> numbers_;  // of ids
   absl::flat_hash_map<uint32_t, std::unique_ptr<verbs::soft::SoftListener>> listeners_;
   std::deque<control::Event> events_;  // bounded: an id has at most three, a listener its backlog
+  bool given_ = false;                 // the first of them, which may not be handled yet
   FileDescriptor channel_;
 };
 

@@ -343,9 +343,9 @@ absl::Status Context::ArmLimit(const control::ArmLimit& message, Call*) {
 
 void Context::Tell(verbs::DeviceEventType type, uint32_t number) {
   for (const Event& event : events_) {
-    if (event.type == type && event.number == number) return;
+    if (event.type == type && event.number == number && !event.given) return;
   }
-  events_.push_back({type, number});
+  events_.push_back({.type = type, .number = number});
   ++host_->objects->events;
   if (event_channel_) Notify(event_channel_);
 }
@@ -355,10 +355,11 @@ void Context::ForgetEventsOf(uint32_t number) {
 }
 
 // Returns 1 more than the event's type. 0: there is no event.
-Context::Value Context::NextDeviceEvent(const control::NextDeviceEvent&, Call* call) {
+Context::Value Context::NextDeviceEvent(const control::NextDeviceEvent& message, Call* call) {
+  if (message.handled != 0 && !events_.empty() && events_.front().given) events_.pop_front();
   if (events_.empty()) return 0u;
-  const Event event = events_.front();
-  events_.pop_front();
+  Event& event = events_.front();
+  event.given = true;
   call->more = event.number;
   return static_cast<uint32_t>(event.type) + 1;
 }

@@ -71,6 +71,7 @@ class Context final : public ClientFile {
   struct Event {
     verbs::DeviceEventType type;
     uint32_t number;
+    bool given = false;  // to the client, which has not said that it is handled
   };
 
   const Owner owner_;

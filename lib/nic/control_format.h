@@ -10,7 +10,7 @@ namespace baton::nic::control {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kControlVersion = 2;
 inline constexpr size_t kMaxControlBytes = 1024;
 
 // The protocol has these numbers, so they never change.
@@ -29,6 +29,7 @@ enum class Op : uint16_t {
   kNextDeviceEvent = 12,
   kSharedReceiveQueue = 13,
   kArmLimit = 14,
+  kEndSocket = 15,
   kOpenIds = 20,
   kListen = 21,
   kConnect = 22,
@@ -37,6 +38,7 @@ enum class Op : uint16_t {
   kReject = 25,
   kDisconnect = 26,
   kNextEvent = 27,
+  kNextId = 28,
 };
 
 struct RequestHeader {
@@ -69,6 +71,14 @@ struct AddSocket {  // with a socket for the reply
   RequestHeader header = {};
 };
 static_assert(sizeof(AddSocket) == 8);
+
+struct EndSocket {  // on any call socket
+  static constexpr Op kOp = Op::kEndSocket;
+  RequestHeader header = {};
+  uint32_t number = 0;  // of another call socket of the file
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(EndSocket) == 16);
 
 struct File {  // with the memfd
   static constexpr Op kOp = Op::kFile;
@@ -177,8 +187,10 @@ static_assert(sizeof(Destroy) == 16);
 struct NextDeviceEvent {
   static constexpr Op kOp = Op::kNextDeviceEvent;
   RequestHeader header = {};
+  uint32_t handled = 0;  // 1: the event that the last reply had is dropped
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(NextDeviceEvent) == 8);
+static_assert(sizeof(NextDeviceEvent) == 16);
 
 struct SharedReceiveQueue {
   static constexpr Op kOp = Op::kSharedReceiveQueue;
@@ -272,8 +284,26 @@ static_assert(sizeof(Disconnect) == 16);
 struct NextEvent {
   static constexpr Op kOp = Op::kNextEvent;
   RequestHeader header = {};
+  uint32_t handled = 0;  // 1: the event that the last reply had is dropped
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(NextEvent) == 8);
+static_assert(sizeof(NextEvent) == 16);
+
+struct NextId {
+  static constexpr Op kOp = Op::kNextId;
+  RequestHeader header = {};
+  uint32_t after = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(NextId) == 16);
+
+// What a number of NEXT_ID is, in Reply::more.
+enum class IdKind : uint32_t {
+  kListener = 0,
+  kUntaken = 1,     // the event of its request is still in the queue
+  kUnaccepted = 2,  // its request was handled, and not accepted
+  kOther = 3,
+};
 
 struct Reply {
   uint32_t tag = 0;

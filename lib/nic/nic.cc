@@ -215,7 +215,7 @@ bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {
     return false;
   }
   if (socket.owner == 0) return Open(id, header, *message);
-  if (!socket.file) return Execute(socket, header, message);
+  if (!socket.file) return Execute(id, header, message);
   if (static_cast<control::Op>(header.op) != control::Op::kAddSocket) return false;
   AddSocket(socket, header, *message);
   return true;
@@ -265,16 +265,39 @@ void Nic::AddSocket(const Socket& file, const control::RequestHeader& header,
   if (!message.passed) return;
   absl::StatusOr<SocketPair> pair = MakeSocketPair(SOCK_SEQPACKET | SOCK_NONBLOCK);
   absl::Status status = pair.status();
-  if (pair.ok())
-    status = Watch(std::move(pair->ours), file.owner).status();  // `file` may have moved
   absl::StatusOr<uint32_t> value = 0u;
+  if (pair.ok()) {
+    const absl::StatusOr<uint64_t> id = Watch(std::move(pair->ours), file.owner);
+    status = id.status();  // `file` may have moved
+    if (id.ok()) value = static_cast<uint32_t>(*id);
+  }
   if (!status.ok()) value = status;
   (void)SendMessage(message.passed.get(), ReplyTo(header, value),
                     status.ok() ? pair->theirs.get() : -1);
 }
 
-bool Nic::Execute(const Socket& socket, const control::RequestHeader& header,
-                  ControlMessage* message) {
+// Ends a call socket of a dead process. What the process has sent there and the NIC has not read is
+// lost, so the process that follows it knows that nothing more comes.
+absl::StatusOr<uint32_t> Nic::EndSocket(const Socket& caller, const ControlMessage& message) {
+  control::EndSocket request;
+  if (message.size != sizeof(request)) return absl::InvalidArgumentError("bytes of END_SOCKET");
+  std::memcpy(&request, message.bytes.data(), sizeof(request));
+  const auto found = std::find_if(sockets_.begin(), sockets_.end(), [&](const auto& entry) {
+    return entry.second.owner == caller.owner && !entry.second.file &&
+           static_cast<uint32_t>(entry.first) == request.number;
+  });
+  if (found == sockets_.end()) return 0u;  // it has ended
+  if (&found->second == &caller) return absl::InvalidArgumentError("number: it is this socket's");
+  Close(found->first);
+  return 0u;
+}
+
+bool Nic::Execute(uint64_t id, const control::RequestHeader& header, ControlMessage* message) {
+  if (static_cast<control::Op>(header.op) == control::Op::kEndSocket) {
+    const control::Reply reply = ReplyTo(header, EndSocket(sockets_.at(id), *message));
+    return SendMessage(sockets_.at(id).fd.get(), reply);
+  }
+  const Socket& socket = sockets_.at(id);
   Call call;
   call.bytes = message->span();
   call.passed = std::move(message->passed);

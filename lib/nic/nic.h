@@ -85,7 +85,8 @@ class Nic {
   bool Open(uint64_t id, const control::RequestHeader& header, const ControlMessage& message);
   void AddSocket(const Socket& file, const control::RequestHeader& header,
                  const ControlMessage& message);
-  bool Execute(const Socket& socket, const control::RequestHeader& header, ControlMessage* message);
+  absl::StatusOr<uint32_t> EndSocket(const Socket& caller, const ControlMessage& message);
+  bool Execute(uint64_t id, const control::RequestHeader& header, ControlMessage* message);
   void Close(uint64_t id);
 
   const verbs::soft::SoftDeviceOptions options_;

@@ -102,6 +102,18 @@ absl::Status QueuePair::SetReset() {
 }
 absl::Status QueuePair::SetInit() { return SetReset(); }
 
+absl::Status Device::CheckFollowable() const {
+  return absl::UnimplementedError(absl::StrCat("on device ", std::string(name()),
+                                               " nobody can follow the process that opened it"));
+}
+absl::Status Device::TakeOver() { return CheckFollowable(); }
+absl::StatusOr<Device::AdoptedId> Device::AdoptId(
+    uint32_t /*number*/, QueuePair* /*queue_pair*/,
+    std::function<absl::Status(const Route& route)> /*check_route*/) {
+  return CheckFollowable();
+}
+absl::Status Device::DestroyUnknownIds() { return CheckFollowable(); }
+
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Device::CreateSharedReceiveQueue(
     uint32_t /*entries*/, uint32_t /*max_scatter_gather*/) {
   return absl::UnimplementedError("the device has no shared receive queues");

@@ -344,6 +344,10 @@ class ConnectionId {
   // Disconnects from the peer and sets the queue pair to the error state. kDisconnected follows.
   virtual absl::Status Disconnect() = 0;
 
+  // Identifies the connection for Device::AdoptId. It is no other's as long as the device is open.
+  // 0: the device has no such numbers.
+  virtual uint32_t number() const { return 0; }
+
   void* context = nullptr;  // the user's
 };
 
@@ -502,6 +506,28 @@ class Device {
   // Returns the descriptors that a forked process needs after AfterFork(). It may close all others
   // that the device had at the fork.
   virtual std::vector<int> ForkedDescriptors() const { return {}; }
+
+  // Returns OK if a process that was forked from the opener can follow it, otherwise the reason.
+  virtual absl::Status CheckFollowable() const;
+
+  // A forked process that has not called AfterFork() calls this once the opener is dead, and is the
+  // opener from then on. It has the objects and the listeners from before the fork. Objects that
+  // were made later stay until the device is closed. Its ids are none any more: AdoptId() makes
+  // them anew. The last event that the former opener took with NextEvent(), and the last with
+  // NextDeviceEvent(), come again, unless it had asked for another one since.
+  virtual absl::Status TakeOver();
+  struct AdoptedId {
+    std::unique_ptr<ConnectionId> id;
+    bool unaccepted = false;  // it is a peer's request, and was not accepted
+  };
+  // Makes the object of a connection that a former opener had. `queue_pair`: null if it is not
+  // known yet. `check_route`: see ConnectionParameters. kNotFound: there is no such connection.
+  virtual absl::StatusOr<AdoptedId> AdoptId(
+      uint32_t number, QueuePair* queue_pair,
+      std::function<absl::Status(const Route& route)> check_route);
+  // Destroys the connections and listeners that have no object here, but not the requests whose
+  // events are still to come.
+  virtual absl::Status DestroyUnknownIds();
 
  private:
   static absl::Status OpenersWork(const char* what);

@@ -167,6 +167,8 @@ size_t SizeOf(Op op) {
       return sizeof(control::SharedReceiveQueue);
     case Op::kArmLimit:
       return sizeof(control::ArmLimit);
+    case Op::kEndSocket:
+      return sizeof(control::EndSocket);
     default:
       return 0;  // none of a call socket of objects
   }
@@ -436,7 +438,8 @@ void HostileClient::CallAnything() {
     case 6:
       return CallWith(control::ArmLimit{{}, Number(), program_.Byte()});
     default:
-      if (program_.Flag()) return CallWith(control::NextDeviceEvent());
+      if (program_.Flag()) return CallWith(control::NextDeviceEvent{{}, program_.Below(3), 0});
+      if (program_.Flag()) return CallWith(control::EndSocket{{}, program_.Below(20), 0});
       return CallWith(control::Channel{{}, program_.Below(3), 0});
   }
 }

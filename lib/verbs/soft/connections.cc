@@ -51,11 +51,12 @@ class SoftConnections::SoftListener final : public Listener {
 // ---------------------------------------------------------------- id
 
 SoftConnectionId::SoftConnectionId(SoftConnections* connections, uint32_t number)
-    : connections_(connections), number_(number) {
+    : connections_(connections), number_(number), openers_(connections->openers_) {
   connections_->ids_[number_] = this;
 }
 
 SoftConnectionId::~SoftConnectionId() {
+  if (openers_ != connections_->openers_) return;
   connections_->ids_.erase(number_);
   connections_->Destroy(Kind::kConnectionId, number_);
 }
@@ -141,8 +142,9 @@ bool SoftConnections::LookForEvents() {
 
 bool SoftConnections::NextEvent(CmEvent* event) {
   while (more_) {
-    const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(nic::control::NextEvent());
-    more_ = answer.ok() && answer->value > 0;
+    const absl::StatusOr<nic::CallSocket::Answer> answer =
+        calls_.Call(nic::control::NextEvent{.handled = given_ ? 1u : 0u});
+    given_ = more_ = answer.ok() && answer->value > 0;
     if (!answer.ok() || !answer->event.has_value()) return false;
     *event = {};
     if (Translate(*answer->event, event)) return true;
@@ -179,6 +181,7 @@ bool SoftConnections::Translate(const nic::control::Event& message, CmEvent* eve
 }
 
 bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEvent* event) {
+  if (ids_.contains(message.id)) return false;  // a former opener has dealt with it
   auto id = std::make_unique<SoftConnectionId>(this, message.id);
   id->Note(message);
   const auto listener = listeners_.find(message.listener);
@@ -189,6 +192,46 @@ bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEve
   event->private_data.assign(reinterpret_cast<const char*>(message.private_data),
                              message.private_bytes);
   return true;
+}
+
+absl::Status SoftConnections::TakeOver() {
+  ++openers_;
+  ids_.clear();
+  given_ = false;
+  more_ = true;  // the former opener may have read what the channel told
+  return calls_.TakeOver();
+}
+
+absl::StatusOr<Device::AdoptedId> SoftConnections::AdoptId(
+    uint32_t number, QueuePair* queue_pair, std::function<absl::Status(const Route&)> check_route) {
+  if (number == 0) return absl::NotFoundError("no connection has number 0");
+  BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer next,
+                         calls_.Call(nic::control::NextId{.after = number - 1}));
+  const auto kind = static_cast<nic::control::IdKind>(next.more);
+  if (next.value != number || kind == nic::control::IdKind::kListener) {
+    return absl::NotFoundError(absl::StrCat("there is no connection ", number));
+  }
+  auto id = std::make_unique<SoftConnectionId>(this, number);
+  id->queue_pair_ = queue_pair;
+  id->check_route_ = std::move(check_route);
+  const bool unaccepted =
+      kind == nic::control::IdKind::kUnaccepted || kind == nic::control::IdKind::kUntaken;
+  return Device::AdoptedId{std::move(id), unaccepted};
+}
+
+absl::Status SoftConnections::DestroyUnknown() {
+  for (uint32_t after = 0;;) {
+    BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer next,
+                           calls_.Call(nic::control::NextId{.after = after}));
+    if (next.value == 0) return absl::OkStatus();
+    after = next.value;
+    const auto kind = static_cast<nic::control::IdKind>(next.more);
+    if (kind == nic::control::IdKind::kListener) {
+      if (!listeners_.contains(after)) Destroy(Kind::kListener, after);
+    } else if (kind != nic::control::IdKind::kUntaken && !ids_.contains(after)) {
+      Destroy(Kind::kConnectionId, after);
+    }
+  }
 }
 
 void SoftConnections::AnswerRoute(SoftConnectionId* id) {

@@ -30,6 +30,7 @@ class SoftConnectionId final : public ConnectionId {
   absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;
+  uint32_t number() const override { return number_; }
 
  private:
   friend class SoftConnections;
@@ -37,6 +38,7 @@ class SoftConnectionId final : public ConnectionId {
 
   SoftConnections* const connections_;
   const uint32_t number_;
+  const uint32_t openers_;  // value of SoftConnections::openers_ when this was made
   QueuePair* queue_pair_ = nullptr;
   Address local_;
   Address peer_;
@@ -59,6 +61,12 @@ class SoftConnections {
   bool NextEvent(CmEvent* event);
   // Returns whether there may be an event.
   bool LookForEvents();
+  // See Device.
+  absl::Status TakeOver();
+  absl::StatusOr<Device::AdoptedId> AdoptId(uint32_t number, QueuePair* queue_pair,
+                                            std::function<absl::Status(const Route&)> check_route);
+  absl::Status DestroyUnknown();
+
   int event_fd() const { return channel_.get(); }
   nic::CallSocket& calls() { return calls_; }
 
@@ -76,7 +84,9 @@ class SoftConnections {
 
   nic::CallSocket calls_;
   FileDescriptor channel_;
-  bool more_ = false;  // the NIC may have events
+  bool more_ = false;     // the NIC may have events
+  bool given_ = false;    // this process has taken an event, and handled it by the next call
+  uint32_t openers_ = 0;  // that this process has followed: ids of before are none any more
   absl::flat_hash_map<uint32_t, SoftConnectionId*> ids_;
   absl::flat_hash_map<uint32_t, Listener*> listeners_;
 };

@@ -58,7 +58,7 @@ class Flag {
   }
 
  private:
-  const FileDescriptor fd_;
+  FileDescriptor fd_;
   bool raised_ = false;
 };
 
@@ -113,6 +113,14 @@ class SoftDevice final : public Device {
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
   std::vector<int> ForkedDescriptors() const override;
+  absl::Status CheckFollowable() const override { return CheckForkable(); }
+  absl::Status TakeOver() override;
+  absl::StatusOr<AdoptedId> AdoptId(
+      uint32_t number, QueuePair* queue_pair,
+      std::function<absl::Status(const Route& route)> check_route) override {
+    return connections_->AdoptId(number, queue_pair, std::move(check_route));
+  }
+  absl::Status DestroyUnknownIds() override { return connections_->DestroyUnknown(); }
 
  private:
   // Memory that was named to a NIC in another process.
@@ -126,6 +134,7 @@ class SoftDevice final : public Device {
   absl::Status CheckOpener(absl::string_view call) const;
   absl::StatusOr<nic::control::Place> PlaceOf(uint64_t address, uint64_t length) const;
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
+  absl::Status WatchSockets();
   void Look();
   void LookForLoss();
   void SetLost();
@@ -138,7 +147,8 @@ class SoftDevice final : public Device {
   uint64_t seen_events_ = 0;  // nic_->events() when the channels were read last
   bool cm_events_ = false;
   bool device_events_ = false;
-  bool lost_ = false;  // the NIC of another process is gone
+  bool device_event_given_ = false;  // and handled by the next call
+  bool lost_ = false;                // the NIC of another process is gone
   bool loss_told_ = false;
   FileDescriptor event_channel_;
   std::unique_ptr<nic::Client> client_;
@@ -160,13 +170,17 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   memory_ = std::make_unique<QueueMemory>(client_.get(), /*inherited=*/forks_);
   host_.client = client_.get();
   host_.memory = memory_.get();
+  if (nic_ != nullptr) host_.rung = [this] { nic_->TakeRings(); };
+  return WatchSockets();
+}
+
+absl::Status SoftDevice::WatchSockets() {
   host_.epoll_fd = epoll_.get();
-  for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
+  const int of_nic = nic_ != nullptr ? nic_->engine_fd() : client_->file();
+  for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd(), of_nic}) {
     BATON_RETURN_IF_ERROR(AddToEpoll(epoll_.get(), fd, {EPOLLIN, {}}));
   }
-  if (nic_ != nullptr) host_.rung = [this] { nic_->TakeRings(); };
-  return AddToEpoll(epoll_.get(), nic_ != nullptr ? nic_->engine_fd() : client_->file(),
-                    {EPOLLIN, {}});
+  return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- forked processes
@@ -184,6 +198,22 @@ absl::Status SoftDevice::AfterFork() {
   for (SoftCompletionQueue* const queue : host_.completion_queues) queue->AfterFork();
   connections_->calls().GiveUp();
   return client_->AfterFork();
+}
+
+// The former opener shares the epoll set and the flag, and its copies of the queues are of no use.
+absl::Status SoftDevice::TakeOver() {
+  BATON_RETURN_IF_ERROR(CheckFollowable());
+  epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  flag_ = Flag();
+  if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
+  for (SoftCompletionQueue* const queue : host_.completion_queues) queue->AfterFork();
+  BATON_RETURN_IF_ERROR(WatchSockets());
+  BATON_RETURN_IF_ERROR(client_->calls().TakeOver());
+  BATON_RETURN_IF_ERROR(connections_->TakeOver());
+  cm_events_ = device_events_ = true;
+  device_event_given_ = false;
+  UpdateFlag();
+  return absl::OkStatus();
 }
 
 // Leaves out the file of ids, which only the opener uses.
@@ -414,9 +444,9 @@ bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
     return !std::exchange(loss_told_, true);
   }
   while (device_events_) {
-    const absl::StatusOr<nic::CallSocket::Answer> answer =
-        client_->calls().Call(nic::control::NextDeviceEvent());
-    device_events_ = answer.ok() && answer->value != 0;
+    const absl::StatusOr<nic::CallSocket::Answer> answer = client_->calls().Call(
+        nic::control::NextDeviceEvent{.handled = device_event_given_ ? 1u : 0u});
+    device_event_given_ = device_events_ = answer.ok() && answer->value != 0;
     UpdateFlag();
     if (device_events_ && Translate(*answer, event)) return true;
   }

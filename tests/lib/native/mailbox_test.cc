@@ -48,7 +48,7 @@ class NoticeTest : public ::testing::Test {
     std::deque<arena::MailEntry> waiting(1);
     begun_[0].store(round);
     Await(begun_[1], round);
-    notices.PutWaiting(&waiting);
+    notices.PutWaiting(&waiting, [](const arena::MailEntry&) {});
     woken_ = driver::Ownership(&*arena_, 0).owner_slot() != arena::kNobody;
     done_[0].store(round);
   }

@@ -163,7 +163,7 @@ TEST_F(NicTest, shouldBearAnyMessage) {
 }
 
 TEST_F(NicTest, shouldEndWhoSaysNothingKnownFirst) {
-  for (const uint32_t version : {0u, 2u}) {
+  for (const uint32_t version : {0u, control::kControlVersion + 1}) {
     const FileDescriptor socket = nic_.Connect();
     control::OpenObjects open;
     open.header = {static_cast<uint16_t>(control::Op::kOpenObjects), sizeof(open), 1};
