@@ -18,8 +18,8 @@
 namespace baton::driver {
 namespace {
 
-// Owns a region's mapping and its registration. A forked process has neither: what it has mapped in
-// that place since is not this one's.
+// Owns a region's mapping and its registration. A forked process has neither, unless it inherits
+// the mapping to follow this one: what it has mapped in that place since is not this one's.
 class RegionMemory final : public verbs::MemoryRegion {
  public:
   RegionMemory(verbs::Device* device, MappedMemory memory)
@@ -44,11 +44,17 @@ class RegionMemory final : public verbs::MemoryRegion {
 
   uint32_t lkey() const override { return registered_->lkey(); }
   uint32_t rkey() const override { return registered_->rkey(); }
+  void SetInherited(bool inherited) const {
+    const int advice = inherited ? MADV_DOFORK : MADV_DONTFORK;
+    (void)madvise(memory_.get(), memory_.get_deleter().bytes, advice);
+  }
+  void TakeOver() { process_ = getpid(); }
+
   uint64_t address() const { return reinterpret_cast<uint64_t>(begin_); }
 
  private:
   verbs::Device* const device_;
-  const pid_t process_;
+  pid_t process_;        // that has the mapping
   MappedMemory memory_;  // of the whole file
   uint8_t* begin_ = nullptr;
   std::unique_ptr<verbs::MemoryRegion> registered_;
@@ -180,6 +186,51 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRegion(verbs::Devic
   auto region = std::make_unique<RegionMemory>(device, std::move(memory));
   BATON_RETURN_IF_ERROR(region->Register(range));
   return region;
+}
+
+namespace {
+
+// The arena's word about a grant or a region, and the key of its registration.
+struct Published {
+  uint64_t* length;
+  uint32_t key;
+};
+Published PublishedAt(const arena::Arena& arena, uint32_t grant) {
+  if (const uint32_t region = arena::RegionOfGrant(grant); region != 0) {
+    arena::RegionRecord& record = arena.region(region);
+    return {&record.length, record.lkey};
+  }
+  arena::GrantRecord& record = arena.grant(grant);
+  return {&record.length, record.rkey};
+}
+
+RegionMemory* MemoryOf(const DeviceObjects& objects, uint32_t grant) {
+  if (arena::RegionOfGrant(grant) == 0) return nullptr;
+  return static_cast<RegionMemory*>(objects.grants[grant].region.get());
+}
+
+}  // namespace
+
+void SetRegionsInherited(const DeviceObjects& objects, bool inherited) {
+  for (uint32_t i = 0; i < objects.grants.size(); ++i) {
+    const RegionMemory* const memory = MemoryOf(objects, i);
+    if (memory != nullptr) memory->SetInherited(inherited);
+  }
+}
+
+void TakeOverGrants(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects) {
+  for (uint32_t i = 0; i < objects->grants.size(); ++i) {
+    DeviceObjects::Grant& grant = objects->grants[i];
+    if (RegionMemory* const memory = MemoryOf(*objects, i)) memory->TakeOver();
+    const Published published = PublishedAt(arena, i);
+    const bool has_it =
+        grant.region != nullptr && *published.length != 0 && grant.region->rkey() == published.key;
+    if (has_it) continue;
+    grant = {};
+    if (*published.length == 0) continue;
+    (void)device->AdoptRegion(published.key);  // and deregisters it
+    arena::StoreRelease(*published.length, uint64_t{0});
+  }
 }
 
 void PublishRegion(const arena::Arena& arena, uint32_t region, const DeviceObjects::Grant& grant) {

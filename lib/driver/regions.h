@@ -43,6 +43,14 @@ void PublishRegion(const arena::Arena& arena, uint32_t region, const DeviceObjec
 // line of each connection.
 absl::Status WithdrawRegion(const arena::Arena& arena, uint32_t region);
 
+// Sets whether processes that are forked from now on have the memory of regions mapped, so that one
+// can follow this one.
+void SetRegionsInherited(const DeviceObjects& objects, bool inherited);
+// Called in a process that follows a dead `baton-driver`, after Device::TakeOver(): takes over the
+// grants and regions that both knew. What the dead one had begun meanwhile and told nobody is
+// withdrawn, and what it had begun to revoke is revoked.
+void TakeOverGrants(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects);
+
 }  // namespace baton::driver
 
 #endif  // LIB_DRIVER_REGIONS_H_

@@ -25,7 +25,7 @@ absl::Status ConnectionManager::TakeOver() {
   return absl::OkStatus();
 }
 
-// What this process had is older than the table.
+// This process's own lists are older than the table.
 void ConnectionManager::ForgetFormer() {
   for (auto& id : ids_) id.reset();
   for (auto& of_shard : occupied_) std::fill(of_shard.begin(), of_shard.end(), 0);

@@ -1,4 +1,4 @@
-// What the connection manager knows of a service's connections. It lies in memory of its own, so
+// The connection manager's knowledge of a service's connections. It lies in memory of its own, so
 // that a process that follows a dead `baton-driver` goes on with it (ConnectionManager::TakeOver).
 #ifndef LIB_NATIVE_CONNECTION_TABLE_H_
 #define LIB_NATIVE_CONNECTION_TABLE_H_

@@ -151,12 +151,12 @@ void Connections::NoteGiven(const control::Event& event) {
 }
 
 Connections::Value Connections::NextId(const control::NextId& message, Call* call) {
-  uint32_t next = 0;
-  const auto look_at = [&](uint32_t number) {
-    if (number > message.after && (next == 0 || number < next)) next = number;
-  };
-  for (const auto& [number, id] : ids_) look_at(number);
-  for (const auto& [number, listener] : listeners_) look_at(number);
+  const auto id_behind = ids_.upper_bound(message.after);
+  const auto listener_behind = listeners_.upper_bound(message.after);
+  uint32_t next = id_behind == ids_.end() ? 0 : id_behind->first;
+  if (listener_behind != listeners_.end() && (next == 0 || listener_behind->first < next)) {
+    next = listener_behind->first;
+  }
   const bool waits =
       std::any_of(events_.begin(), events_.end(), [next](const control::Event& event) {
         return event.id == next &&

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
@@ -59,9 +60,9 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
 
   const Host* const host_;
   uint32_t last_number_ = 0;
-  absl::flat_hash_map<uint32_t, Id> ids_;
+  absl::btree_map<uint32_t, Id> ids_;
   absl::flat_hash_map<const verbs::soft::SoftConnection*, uint32_t> numbers_;  // of ids
-  absl::flat_hash_map<uint32_t, std::unique_ptr<verbs::soft::SoftListener>> listeners_;
+  absl::btree_map<uint32_t, std::unique_ptr<verbs::soft::SoftListener>> listeners_;
   std::deque<control::Event> events_;  // bounded: an id has at most three, a listener its backlog
   bool given_ = false;                 // the first of them, which may not be handled yet
   FileDescriptor channel_;

@@ -297,7 +297,7 @@ struct NextId {
 };
 static_assert(sizeof(NextId) == 16);
 
-// What a number of NEXT_ID is, in Reply::more.
+// Says what a number of NEXT_ID is, in Reply::more.
 enum class IdKind : uint32_t {
   kListener = 0,
   kUntaken = 1,     // the event of its request is still in the queue

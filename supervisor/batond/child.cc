@@ -92,9 +92,12 @@ void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
   ready_ = on_probation_ = told_to_end_ = keeper_hangs_ = started_here_ = false;
   awaited_ = outlives_us_ = true;
-  kill_hung_ = plan_.kill_hung;
+  // A twin goes on under the policy that its original told of.
+  if (!former_end_) kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
-  Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
+  Log(spdlog::level::info, former_end_
+                               ? absl::StrCat("its twin goes on, pid ", process_.pid)
+                               : absl::StrCat("outlived the former batond, pid ", process_.pid));
   WatchEnd();
   WatchHeart();
 }
@@ -119,7 +122,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
   if (plan_.talk != nullptr) plan_.talk(std::move(talk.ours));
   if (plan_.stay >= 0) ends.push_back(CopyOf(plan_.stay));
   silent_looks_ = 0;
-  kill_hung_ = plan_.kill_hung;
+  if (!former_end_) kill_hung_ = plan_.kill_hung;
   outlives_us_ = true;
   OnReady();
   return ends;
@@ -231,8 +234,9 @@ void Child::ReportFollowed() {
          absl::StrCat("the process before this one ", *former_end_, "; the next, pid ",
                       process_.pid, ", follows it after ",
                       std::chrono::duration_cast<std::chrono::milliseconds>(gap).count(), " ms; ",
-                      is_control() ? "connections and workers went on"
-                                   : "the connections of the service ended with it"));
+                      is_control()    ? "connections and workers went on"
+                      : started_here_ ? "the connections of the service ended with it"
+                                      : "it was its twin: connections and workers went on"));
   former_end_.reset();
 }
 
@@ -310,6 +314,8 @@ void Child::Reap() {
   if (readiness_.is_open()) readiness_.close();
   process_ = SpawnedProcess();
   settled_ = true;
+  // A driver's twin, if it has one, has the lock, too, and goes on. It asks to be taken in.
+  if (!is_control()) lock_.Drop();
   const std::string end_of_it = is_ours ? DescribeEnd(end) : "ended";
   if ((ready_ || awaited_) && !former_end_) {
     former_end_ = absl::StrCat(was_hung ? "hung, and " : "", end_of_it);

@@ -196,13 +196,16 @@ std::string FormatKeeper(const v1::Service& service) {
       given_up.empty() ? "" : "; ", given_up);
 }
 
-// Formats the driver, because connections end with this process.
+// Formats the driver, and its twin: without one, connections end with this process.
 std::string FormatDriver(const v1::Service& service) {
   // A keeper of the release before does not report it.
   if (service.driver_pid() == 0) return "";
   if (service.driver_pid() == service.keeper_pid()) return "its keeper";
-  return FormatProcess(service.driver_pid(), service.driver_uptime_seconds(),
-                       service.driver_release());
+  return absl::StrCat(FormatProcess(service.driver_pid(), service.driver_uptime_seconds(),
+                                    service.driver_release()),
+                      service.driver_twin_pid() == 0
+                          ? ""
+                          : absl::StrCat("; its twin pid ", service.driver_twin_pid()));
 }
 
 // Formats who drives the queues, and who waits to do so. Empty where the driver or workers do.

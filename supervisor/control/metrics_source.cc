@@ -74,6 +74,9 @@ std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
     if (service.driver_pid() != 0 && service.driver_pid() != service.keeper_pid()) {
       processes.push_back({"driver", name, service.driver_pid()});
     }
+    if (service.driver_twin_pid() != 0) {
+      processes.push_back({"driver_twin", name, service.driver_twin_pid()});
+    }
     if (service.broker_pid() != 0) processes.push_back({"broker", name, service.broker_pid()});
     if (service.twin_pid() != 0) processes.push_back({"twin", name, service.twin_pid()});
   }

@@ -1,12 +1,17 @@
 #include "supervisor/driver/batond_link.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
@@ -26,6 +31,18 @@ BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config) {
                     GivenDescriptor(kStayVariable).Release());
 }
 
+// The descriptor is for reading only.
+absl::Status BatondLink::NameThisProcess() const {
+  if (lock_ < 0) return absl::OkStatus();
+  const std::string path = absl::StrCat("/proc/self/fd/", lock_);
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const std::string text = absl::StrCat(getpid(), "\n");
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool named = file && pwrite(file.get(), text.data(), text.size(), 0) == size &&
+                     ftruncate(file.get(), size) == 0;
+  return named ? absl::OkStatus() : ErrnoStatus(errno, "the lock's file cannot be written");
+}
+
 std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
   if (!alone_ && !ShowLife(then, keeper_hangs_) && lock_ >= 0) {
     alone_ = true;
@@ -35,6 +52,8 @@ std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
     (void)raise(SIGTERM);
   } else if (alone_) {
     LookForBatond();
+    // From now on batond knows what the policy wants if this process hangs.
+    if (!alone_) (void)ShowLife(then, keeper_hangs_);
   }
   return alone_ ? NextBatond::kLookInterval : kHeartbeat;
 }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "absl/status/status.h"
 #include "lib/base/heartbeat.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/config/next_batond.h"
@@ -27,6 +28,11 @@ class BatondLink {
 
   // Sets whether batond is told with each Beat that the keeper hangs.
   void SetKeeperHangs(bool hangs) { keeper_hangs_ = hangs; }
+
+  // This process follows a dead one, which batond knew: it has to introduce itself.
+  void Introduce() { alone_ = lock_ >= 0; }
+  // Writes into the lock's file that this process has it now, for the next batond.
+  absl::Status NameThisProcess() const;
 
   // Shows batond that this process lives. When batond is gone, looks for the next one. Sends this
   // process SIGTERM if there will be none (batond was stopped), or if none can find this process

@@ -158,6 +158,18 @@ void DriverHost::Turn() {
   if (forks_) forks_->Turn();
 }
 
+absl::Status DriverHost::CheckFollowable() const {
+  if (host_ == nullptr) {
+    return absl::FailedPreconditionError("this process drives the queues itself, with threads");
+  }
+  return device_->CheckFollowable();
+}
+
+absl::Status DriverHost::TakeOver() {
+  if (nic_) BATON_RETURN_IF_ERROR(nic_->TakeOver());
+  return host_->TakeOver();
+}
+
 std::vector<int> DriverHost::descriptors() const {
   std::vector<int> all = host_->descriptors();
   if (!forks_) return all;

@@ -50,6 +50,13 @@ class DriverHost {
   std::vector<int> descriptors() const;
   verbs::Device& device() { return *device_; }
 
+  // OK if a process that is forked from this one can follow it.
+  absl::Status CheckFollowable() const;
+  // See HostEngine. REQUIRES: CheckFollowable() has returned OK.
+  absl::Status SetFollowable(bool followable) { return host_->SetFollowable(followable); }
+  absl::Status TakeOver();
+  bool TakeForksChanged() { return host_ != nullptr && host_->TakeForksChanged(); }
+
   // Returns what a new keeper is first told about the device and the placement. Complete once the
   // engine has started.
   internal::Introduced Introduce() const;

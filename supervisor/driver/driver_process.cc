@@ -39,6 +39,36 @@ constexpr char kLasting[] = "lasting/";
 // So many files of entries that were set aside are kept.
 constexpr uint32_t kSetAsideFiles = 8;
 
+// How long after a twin that could not be forked the next one is tried.
+constexpr milliseconds kTwinPause(1000);
+// Brokers were forked, or have died. A twin that does not know that yet manages, and a fork would
+// take the processor from a broker that has just taken over.
+constexpr milliseconds kAfterForks(100);
+
+// Returns false for orders that only ask, or that change what may get lost with this process.
+bool ChangesState(const internal::DriverOrder& order) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
+    case DriverOrder::kIntroduce:
+    case DriverOrder::kTakeNextHeld:
+    case DriverOrder::kDealWith:
+    case DriverOrder::kShowLife:
+    case DriverOrder::kDescribeQueues:
+    case DriverOrder::kLookAtShards:
+    case DriverOrder::kNextFork:
+    case DriverOrder::kReapWorker:
+    case DriverOrder::kListDescriptors:
+    case DriverOrder::kCountConnections:
+    case DriverOrder::kListConnections:
+    case DriverOrder::kListShardMoves:
+    case DriverOrder::kCheckStoredState:
+    case DriverOrder::kAccount:
+      return false;
+    default:
+      return true;
+  }
+}
+
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -102,6 +132,7 @@ absl::Status DriverProcess::Run() {
     if (const auto how = keeper_.Reap(&exit_code)) OnKeeperEnded(*how, exit_code);
     if (const auto why = keeper_.TakeGivenUp()) ReportGivenUp(*why);
     if (start_at_ && !stopping_ && Clock::now() >= *start_at_) StartKeeper();
+    LookAtTwin();
   }
   return end_;
 }
@@ -215,6 +246,75 @@ void DriverProcess::EndFor(const absl::Status& why) {
   if (std::exchange(stopping_, true)) return;
   end_ = why;
   kill_at_ = Clock::now() + kStopTimeout;
+  if (twin_) twin_->End();
+}
+
+// ---------------------------------------------------------------- the twin
+
+void DriverProcess::MakeTwin() {
+  if (twin_) return;
+  const absl::Status can = host_->CheckFollowable();
+  if (!can.ok()) {
+    return spdlog::info("connections end with this process: {}", MessageOf(can));
+  }
+  auto made = HostTwin::Make([this](bool shown) { return host_->SetFollowable(shown); });
+  if (!made.ok()) return spdlog::error("it has no twin: {}", MessageOf(made.status()));
+  twin_ = *std::move(made);
+  renew_twin_at_ = Clock::now();
+}
+
+bool DriverProcess::RenewTwin() {
+  if (!twin_ || stopping_) return false;
+  renew_twin_at_.reset();
+  const absl::StatusOr<HostTwin::Side> side = twin_->Renew();
+  if (!side.ok()) {
+    renew_twin_at_ = Clock::now() + kTwinPause;
+    if (std::exchange(twin_refused_, true)) return false;
+    Report("no_twin", absl::StrCat("baton-driver has no twin that could follow it: ",
+                                   side.status().message()));
+    return false;
+  }
+  twin_refused_ = false;
+  if (*side == HostTwin::Side::kOriginal) return false;
+  Follow();
+  return true;
+}
+
+// The kernel has killed the keeper with the process that started it.
+void DriverProcess::Follow() {
+  const Clock::time_point begun = Clock::now();
+  spdlog::error("the baton-driver before this process has died: it goes on in its place");
+  if (batond_ != nullptr) {
+    if (const absl::Status named = batond_->NameThisProcess(); !named.ok()) {
+      spdlog::warn("the next batond cannot find this process: {}", MessageOf(named));
+    }
+    batond_->Introduce();
+  }
+  absl::Status followed = keeper_.ForgetFormer();
+  if (followed.ok()) followed = host_->TakeOver();
+  if (!followed.ok()) return EndFor(followed);
+  former_end_ = "ended with the baton-driver that had started it";
+  // An order may have killed the former one. It would kill this one, too, if the next keeper gave
+  // it.
+  internal::DealWith dealt_with;
+  if (dealt_with.ParseFromString(twin_->noted())) dealings_.Follow(std::move(dealt_with));
+  (void)Blame(*former_end_);
+  ended_at_ = begun;
+  start_at_ = begun;
+  beat_at_ = processes_beat_at_ = {};
+  renew_twin_at_ = begun;
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun);
+  Report("driver_followed",
+         absl::StrCat("baton-driver has died; its twin, pid ", getpid(), ", took over in ",
+                      took.count(), " us: connections and workers went on"));
+}
+
+void DriverProcess::LookAtTwin() {
+  if (!twin_ || stopping_) return;
+  const Clock::time_point now = Clock::now();
+  if (twin_->Reap()) renew_twin_at_ = now;
+  if (host_->TakeForksChanged() && !renew_twin_at_) renew_twin_at_ = now + kAfterForks;
+  if (renew_twin_at_ && now >= *renew_twin_at_) (void)RenewTwin();
 }
 
 // ---------------------------------------------------------------- orders
@@ -236,6 +336,7 @@ void DriverProcess::ServeOrders() {
     }
     if (!*whole) break;
     Answer(order, std::move(descriptors));
+    if (!keeper_.runs()) return;  // this process follows a dead one since
   }
 }
 
@@ -245,6 +346,8 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   std::vector<FileDescriptor> given;
   const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent, &given);
   for (const FileDescriptor& descriptor : given) sent.push_back(descriptor.get());
+  // Nobody learns of a change that the twin would not know.
+  if (ChangesState(order) && RenewTwin()) return;
   keeper_.NoteOrder();
   absl::Status queued = keeper_.orders().Enqueue(answer, sent);
   short_of_descriptors_ = short_of_descriptors_ || absl::IsResourceExhausted(queued) ||
@@ -290,6 +393,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     }
     case DriverOrder::kDealWith:
       status = dealings_.Begin(order.deal_with());
+      if (twin_) twin_->Note(status.ok() ? order.deal_with().SerializeAsString() : "");
       break;
     case DriverOrder::kShowLife:
       keeper_.NoteLife();
@@ -297,6 +401,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kNoteReady:
       ready_once_ = true;
       TellReady();
+      MakeTwin();
       break;
     case DriverOrder::kNoteService:
       *config_.mutable_service() = order.note_service().service();
@@ -309,6 +414,8 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kDescribeQueues:
       answer = host_->driver().Execute(order, std::move(descriptors), given);
       answer.mutable_description()->mutable_service()->set_keeper_program_given_up(given_up_why_);
+      answer.mutable_description()->mutable_service()->set_driver_twin_pid(twin_ ? twin_->pid()
+                                                                                 : 0);
       if (without_keeper_.count() > 0) {
         AddBlackout("no_keeper", without_keeper_, answer.mutable_description());
       }
@@ -380,6 +487,8 @@ void DriverProcess::Await() {
   if (start_at_) next = std::min(next, *start_at_);
   if (const auto silent_at = keeper_.hang_begins()) next = std::min(next, *silent_at);
   if (stopping_) next = std::min(next, kill_at_);
+  if (twin_ && twin_->descriptor() >= 0) entries.push_back({twin_->descriptor(), POLLIN, 0});
+  if (renew_twin_at_) next = std::min(next, *renew_twin_at_);
   if (host_->turns()) {
     for (const int fd : host_->descriptors()) entries.push_back({fd, POLLIN, 0});
     next = std::min(next, Clock::now() + milliseconds(HostEngine::kTurnMs));

@@ -18,6 +18,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/batond_link.h"
 #include "supervisor/driver/driver_host.h"
+#include "supervisor/driver/host_twin.h"
 #include "supervisor/driver/keeper/dealings.h"
 #include "supervisor/driver/keeper/held_entries.h"
 #include "supervisor/driver/keeper/keeper_process.h"
@@ -57,6 +58,13 @@ class DriverProcess {
   // Has Run return `why` once the keeper has ended.
   void EndFor(const absl::Status& why);
 
+  void MakeTwin();
+  // Replaces the twin by one that has what this process has now. Returns true in the twin, when it
+  // follows: then its keeper is dead, and nothing that it was about to do counts.
+  bool RenewTwin();
+  void Follow();
+  void LookAtTwin();
+
   void ServeOrders();
   void Answer(const internal::DriverOrder& order, std::vector<FileDescriptor> descriptors);
   // Both take descriptors of the answer. The driver keeps those in `sent` open, and closes those in
@@ -80,6 +88,9 @@ class DriverProcess {
   uint32_t unexplained_crashes_ = 0;   // of keepers in a row that lived shortly
   bool short_of_descriptors_ = false;  // for an answer, which explains a keeper's end
   uint32_t entries_set_aside_ = 0;
+  std::optional<HostTwin> twin_;  // none: nobody can follow this process
+  std::optional<Clock::time_point> renew_twin_at_;
+  bool twin_refused_ = false;  // the last could not be forked, and that was reported
   FileDescriptor signals_, news_wake_;
   bool ready_once_ = false;
   bool stopping_ = false;

@@ -181,6 +181,13 @@ bar-broker-deaths() {
     --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*AtRandomMoments' //tests/system:broker_death_test
 }
 
+# 2,000 times baton-driver dies at a random moment under checked load, some with the owner of all shards, while peers come
+# and go. BATON_DEATHS (2000), BATON_SEED (any).
+bar-driver-deaths() {
+  run_test --test_timeout=7200 --test_env=BATON_DRIVER_DEATHS="${BATON_DEATHS:-2000}" \
+    --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*AtRandomMoments' //tests/system:driver_death_test
+}
+
 # A broker that takes over is killed after each of 1,000 consecutive instructions of that: the next one repeats it, and
 # each message arrives once. BATON_STEPS (1000), BATON_SEED (any).
 bar-broker-steps() {

@@ -61,6 +61,23 @@ pid_t NicOf(pid_t keeper) {
   return 0;
 }
 
+pid_t TwinOf(pid_t driver) {
+  for (const pid_t child : ChildrenOf(driver)) {
+    if (StatusOf(child, "Name") == "baton-twin" && !IsGone(child)) return child;
+  }
+  return 0;
+}
+
+// A twin has its original's name at first.
+void KillUnfollowed(pid_t driver) {
+  (void)kill(driver, SIGSTOP);  // else it would fork another twin
+  for (const pid_t child : ChildrenOf(driver)) {
+    const std::string name = StatusOf(child, "Name");
+    if (name == "baton-twin" || name == "baton-driver") (void)kill(child, SIGKILL);
+  }
+  (void)kill(driver, SIGKILL);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -32,6 +32,12 @@ size_t DescriptorsOf(pid_t process);
 // The process that is the NIC of this keeper's service; 0 if it has none.
 pid_t NicOf(pid_t keeper);
 
+// The process that follows this `baton-driver` when it dies; 0: there is none now.
+pid_t TwinOf(pid_t driver);
+
+// Kills the `baton-driver` with its twin, so that nobody follows it.
+void KillUnfollowed(pid_t driver);
+
 struct ChildOptions {
   std::string program;                                           // path
   std::vector<std::string> arguments;                            // without the program's name

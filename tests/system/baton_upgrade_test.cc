@@ -17,6 +17,7 @@
 #include "lib/base/version.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
@@ -188,8 +189,8 @@ TEST_F(BatonUpgradeTest, shouldStartWorkersAndNicsOfTheReleaseThatServes) {
   EXPECT_NE(UpgradeWorkers(), v1::UPGRADE_PHASE_COMPLETED);
   harness::ExpectNothingLost(*peer_);
   peer_.reset();
-  // Connections end with the driver.
-  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  // Connections end with the driver where nobody follows it.
+  harness::KillUnfollowed(driver_);
   EXPECT_OK(harness::WaitUntil("the next driver and its NIC", [&] {
     const v1::GetStatusResponse status = Status();
     return status.services_size() > 0 && status.services(0).driver_pid() != driver_;

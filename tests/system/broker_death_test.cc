@@ -210,18 +210,5 @@ TEST_F(BrokerDeath, shouldLoseNothingAtRandomMoments) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// The process that has the device is mortal still.
-TEST_F(BrokerDeath, shouldEndWithTheDriver) {
-  ASSERT_NO_FATAL_FAILURE(Start());
-  const pid_t broker = broker_, twin = twin_;
-  ASSERT_NO_FATAL_FAILURE(Kill(driver_));
-  ASSERT_OK(harness::WaitUntil("the brokers' ends",
-                               [&] { return kill(broker, 0) != 0 && kill(twin, 0) != 0; }));
-  const auto result = peer_->Stop();
-  ASSERT_OK(result);
-  EXPECT_GT(result->Count("disconnects"), 0u);
-  EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
-}
-
 }  // namespace
 }  // namespace baton

@@ -847,7 +847,7 @@ TEST_F(NativeKeeperDeath, shouldLeaveNoWorkerThatNoKeeperKnows) {
       std::vector<pid_t> forks = harness::ChildrenOf(driver_);
       std::erase_if(forks, [](pid_t child) {
         const std::string name = harness::StatusOf(child, "Name");
-        return name == "baton-keeper" || name == "baton-nic";
+        return name == "baton-keeper" || name == "baton-nic" || name == "baton-twin";
       });
       return PidSet(forks) == PidSet(Pids());
     }));

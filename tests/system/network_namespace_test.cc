@@ -217,7 +217,7 @@ TEST_F(NetworkNamespaces, shouldUpgradeWithinTheNamespaceWhereTheWorkerIs) {
 
 TEST_F(NetworkNamespaces, shouldKillOneWithoutTheOther) {
   const int driver = Get(red_).service().driver_pid();
-  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  harness::KillUnfollowed(driver);
   // The next driver is in the namespace again, and gets the port at once.
   red_.worker.reset();
   ASSERT_OK(harness::WaitUntil(

@@ -239,7 +239,7 @@ TEST_P(NicDeath, shouldFollowThatOfTheDriverUnderLoad) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(StartPeer());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
-  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  harness::KillUnfollowed(driver_);
   ExpectDisconnectAndNothingWrong();
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
   EXPECT_THAT(cluster_->batond().LogTail(kLogBytes),
@@ -251,7 +251,7 @@ TEST_P(NicDeath, shouldFollowThatOfTheDriverEvenIfStopped) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
   ASSERT_EQ(kill(nic_, SIGSTOP), 0);
-  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  harness::KillUnfollowed(driver_);
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
 }
 
@@ -309,7 +309,7 @@ TEST_P(NicProcess, shouldBeOfItsUser) {
   EXPECT_EQ(StatusOf(nic_, "Groups"), "");
   ASSERT_NO_FATAL_FAILURE(StartPeer());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
-  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  harness::KillUnfollowed(driver_);
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
 }
 

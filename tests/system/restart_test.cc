@@ -166,7 +166,7 @@ TEST_F(Restart, shouldServeAgainAfterTheDriverIsKilled) {
   const auto before = cluster_->operators().GetStatus();
   ASSERT_OK(before);
   const int driver = before->services(0).driver_pid();
-  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  harness::KillUnfollowed(driver);
   // A worker of the dead driver says so and ends; it does not serve what is not there.
   ASSERT_TRUE(worker->process->WaitEnd(std::chrono::seconds(20)).ok());
   ASSERT_TRUE(harness::WaitUntil("another driver", [&] {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
@@ -156,7 +157,7 @@ TEST_F(StandbysTest, shouldEndWithTheDriverAndComeBackWithTheNextWorker) {
   const int driver = before->services(0).driver_pid();
   const FileDescriptor standby(static_cast<int>(syscall(SYS_pidfd_open, now.standby.pid(), 0)));
   ASSERT_TRUE(standby);
-  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  harness::KillUnfollowed(driver);
   ASSERT_OK(first_->process->WaitEnd(std::chrono::seconds(20)));
   ASSERT_OK(harness::WaitUntil("the standby's end", [&] {
     pollfd entry = {standby.get(), POLLIN, 0};

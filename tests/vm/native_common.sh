@@ -122,6 +122,13 @@ soon() {
   done
 }
 
+# kill_unfollowed DRIVER: with its twin, which would go on in its place.
+kill_unfollowed() {
+  kill -STOP "$1"
+  pkill -KILL -P "$1" -x baton-twin || true
+  kill -KILL "$1"
+}
+
 # kill_owner SHARD SIGNAL: returns when another worker goes on with its shards and one more stands by:
 # two are ready. The pid that it had is $killed.
 kill_owner() {

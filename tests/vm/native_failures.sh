@@ -101,7 +101,7 @@ test_ends() {
   say "a killed batond ended nothing"
   # Not even a worker that cannot run is left behind.
   for worker in "${!ready[@]}"; do kill -STOP "${pid_of[$worker]}"; done
-  kill -KILL "$driver"
+  kill_unfollowed "$driver"
   wait_for "the peer to be disconnected" has_ended last
   soon are_gone "${all[@]}"
   say "with the last driver everything was gone"

@@ -153,7 +153,7 @@ test_inspect() {
   former=("${pid_of[@]}")
   ready=() owner_of=() pid_of=()
   [[ $device != soft ]] || port=0
-  kill -KILL "$(pgrep -P "$batond" -x baton-driver)"
+  kill_unfollowed "$(pgrep -P "$batond" -x baton-driver)"
   wait_for "the peer to be disconnected" has_ended checked
   soon are_gone "${former[@]}"
   wait_for "two new workers" are_ready 2

@@ -120,6 +120,9 @@ class SoftDevice final : public Device {
       std::function<absl::Status(const Route& route)> check_route) override {
     return connections_->AdoptId(number, queue_pair, std::move(check_route));
   }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t lkey) override {
+    return std::make_unique<SoftMemoryRegion>(client_.get(), lkey);
+  }
   absl::Status DestroyUnknownIds() override { return connections_->DestroyUnknown(); }
 
  private:

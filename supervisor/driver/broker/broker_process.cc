@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <numeric>
@@ -170,6 +171,14 @@ void BrokerProcess::ReadMessages() {
         break;
     }
   }
+  EndIfUnknown();
+}
+
+// Ends this process if the one that forked it is dead, and the one that follows was forked before
+// it, so that nobody would send it messages.
+void BrokerProcess::EndIfUnknown() const {
+  uint8_t byte;
+  if (recv(inheritance_.messages, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0) _exit(0);
 }
 
 bool BrokerProcess::HandleNotices(uint32_t most) {

@@ -95,6 +95,7 @@ class BrokerProcess final : private driver::DriverObserver, private EngineListen
   void Watch(uint32_t slot, const WatchedWorker& worker);
   bool LookAtBoard();
   void ReadMessages();
+  void EndIfUnknown() const;
   void NoteSettings();
   bool TakeFromDead();
   bool HandleNotices();

@@ -108,6 +108,15 @@ std::vector<int> BrokeredEngine::descriptors() const {
   return all;
 }
 
+absl::Status BrokeredEngine::TakeOver() {
+  BATON_RETURN_IF_ERROR(HostEngine::TakeOver());
+  brokers_.TakeOver();
+  waited_in_vain_.reset();
+  // Brokers look whether this process knows them.
+  Tell();
+  return absl::OkStatus();
+}
+
 // Each beat tells the broker something new, which it then has a beat's time to look at.
 void BrokeredEngine::Beat() {
   if (const pid_t hung = brokers_.Beat(); hung != 0) {

@@ -42,6 +42,8 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
   void Start() override;
   void Turn() override;
   std::vector<int> descriptors() const override;
+  absl::Status TakeOver() override;
+  bool TakeForksChanged() override { return brokers_.TakeChanged(); }
   // Kills a broker that hangs, and reports it. The caller calls this every kHeartbeat.
   void Beat();
 

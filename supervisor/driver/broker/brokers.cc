@@ -67,6 +67,7 @@ absl::Status Brokers::Fork() {
   broker.place = place;
   broker.messages = std::move(messages.ours);
   broker.forked_ns = nanoseconds_();
+  changed_ = true;
   return absl::OkStatus();
 }
 
@@ -136,6 +137,7 @@ void Brokers::Reap() {
       continue;
     }
     const Broker dead = std::move(brokers_[i]);
+    changed_ = true;
     brokers_.erase(brokers_.begin() + static_cast<ptrdiff_t>(i));
     OnDeath(dead, how);
   }

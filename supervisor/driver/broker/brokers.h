@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +54,15 @@ class Brokers {
   // Sends the message to both. One that cannot take it is killed.
   void Send(const BrokerMessage& message, int descriptor = -1);
 
+  // Called in a process that follows a dead `baton-driver`. It has the brokers of when it was
+  // forked. Others end by themselves (BrokerProcess::EndIfUnknown).
+  void TakeOver() {
+    asked_.reset();
+    changed_ = true;
+  }
+  // Returns whether brokers were forked, or have ended, since the last call.
+  bool TakeChanged() { return std::exchange(changed_, false); }
+
   bool any_live() const { return CountLive() != 0; }
   // The process that drives, and one that waits; 0: there is none.
   pid_t driver() const { return Find(/*drives=*/true); }
@@ -89,6 +99,7 @@ class Brokers {
   const uint64_t to_be_ready_ns_;
   Pipe lifeline_;
   std::vector<Broker> brokers_;  // whose end is not known yet; at most two are not doomed
+  bool changed_ = false;
   uint64_t told_generation_ = 0;
   pid_t told_driver_ = 0;          // that has taken over completely
   absl::Status last_refusal_;      // of a fork

@@ -1,8 +1,8 @@
 // baton-nic: the NIC of a service on the soft device. It executes the queues of the clients at the
 // other ends of its sockets, and ends with the last client.
 #include <sys/prctl.h>
+#include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -18,6 +18,7 @@
 #include "lib/base/token_bucket.h"
 #include "lib/nic/nic.h"
 #include "supervisor/driver/device/soft_faults.h"
+#include "supervisor/driver/native/lifeline.h"
 #include "supervisor/driver/workers/confine.h"
 
 namespace baton::nic {
@@ -31,18 +32,21 @@ constexpr double kComplaintsPerSecond = 10;
 constexpr uint32_t kYieldMicroseconds = 10;
 
 // The NIC gives up its rights, because clients choose what it executes. The kernel kills it with
-// the service's driver, even if it hangs, because the next driver's NIC listens at the same ports.
-absl::Status ConfineToDriver(const driver_process::Identity& identity) {
+// the last process that drives the service, even if it hangs, because the next one's NIC listens at
+// the same ports.
+absl::Status ConfineToDriver(const driver_process::Identity& identity, int lifeline) {
+  BATON_ASSIGN_OR_RETURN(FileDescriptor own, driver_process::OpenOwnEnd(lifeline));
+  (void)close(lifeline);
   BATON_RETURN_IF_ERROR(driver_process::Confine(identity));
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "PR_SET_PDEATHSIG");
+  // Stays open as long as the process lives.
+  return driver_process::TieToLifeline(own.Release());
 }
 
 absl::Status Run(const std::vector<int>& clients, const driver_process::Identity& identity,
-                 const std::string& faults, uint32_t yield_microseconds) {
+                 const std::string& faults, uint32_t yield_microseconds, int lifeline) {
   const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
-  BATON_RETURN_IF_ERROR(ConfineToDriver(identity));
+  BATON_RETURN_IF_ERROR(ConfineToDriver(identity, lifeline));
   verbs::soft::SoftDeviceOptions options;
   BATON_ASSIGN_OR_RETURN(options.faults, driver_process::FaultsFromText(faults));
   TokenBucket budget(kComplaintsPerSecond, kComplaintsPerSecond, MonotonicNanoseconds());
@@ -68,6 +72,11 @@ int main(int argc, char** argv) {
                  "descriptor of a socket of whole messages, with a client at its other end")
       ->required()
       ->check(CLI::Range(3, 1 << 20));
+  int lifeline = -1;
+  app.add_option("--lifeline-fd", lifeline,
+                 "reading end of a pipe: the NIC is killed when nobody has the writing end")
+      ->required()
+      ->check(CLI::Range(3, 1 << 20));
   baton::driver_process::Identity identity;
   identity.may_listen = true;
   app.add_option("--uid", identity.uid, "user that it becomes [who starts it]");
@@ -81,7 +90,8 @@ int main(int argc, char** argv) {
   app.add_option("--yield-microseconds", yield_microseconds, "before it sleeps [10]");
   CLI11_PARSE(app, argc, argv);
   (void)std::signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = baton::nic::Run(clients, identity, faults, yield_microseconds);
+  const absl::Status status =
+      baton::nic::Run(clients, identity, faults, yield_microseconds, lifeline);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
   return 1;

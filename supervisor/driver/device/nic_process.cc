@@ -22,10 +22,12 @@
 namespace baton::driver_process {
 namespace {
 
-// Descriptors of baton-nic: the device's two files, and one for questions about signs of life.
+// Descriptors of baton-nic: the device's two files, one for questions about signs of life, and its
+// end of the lifeline.
 constexpr int kObjects = 3;
 constexpr int kIds = 4;
 constexpr int kSigns = 5;
+constexpr int kLifeline = 6;
 
 // The NIC maps the whole memfd of each region, which a worker chooses. Room for the service's own
 // memory and for the queues of new connections is left however large those are.
@@ -35,15 +37,17 @@ static_assert(nic::kMaxFileBytes / arena::kMaxBufferBytes >= arena::kRegions + 1
 
 absl::StatusOr<SocketPair> MakeSocket() {
   BATON_ASSIGN_OR_RETURN(SocketPair made, MakeSocketPair(SOCK_SEQPACKET));
-  BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kSigns));
+  BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kLifeline));
   return made;
 }
 
 std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
   const Identity& identity = plan.identity;
   std::vector<std::string> words = {
-      "--client-fd",        absl::StrCat(kObjects), absl::StrCat(kIds),
-      absl::StrCat(kSigns), "--realtime-priority",  absl::StrCat(identity.realtime_priority)};
+      "--client-fd",         absl::StrCat(kObjects),
+      absl::StrCat(kIds),    absl::StrCat(kSigns),
+      "--lifeline-fd",       absl::StrCat(kLifeline),
+      "--realtime-priority", absl::StrCat(identity.realtime_priority)};
   if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
   if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
   if (plan.yield_microseconds != 0) {
@@ -81,6 +85,8 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   BATON_ASSIGN_OR_RETURN(SocketPair objects, MakeSocket());
   BATON_ASSIGN_OR_RETURN(SocketPair ids, MakeSocket());
   BATON_ASSIGN_OR_RETURN(SocketPair signs, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(Pipe lifeline, MakePipe());
+  BATON_ASSIGN_OR_RETURN(lifeline.reading, CopyAbove(lifeline.reading.get(), kLifeline));
   // The driver's own standard input has its configuration.
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing) return ErrnoStatus(errno, "/dev/null");
@@ -89,7 +95,8 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   spawn.Give(objects.theirs.get(), kObjects);
   spawn.Give(ids.theirs.get(), kIds);
   spawn.Give(signs.theirs.get(), kSigns);
-  spawn.CloseFrom(kSigns + 1);
+  spawn.Give(lifeline.reading.get(), kLifeline);
+  spawn.CloseFrom(kLifeline + 1);
   BATON_ASSIGN_OR_RETURN(const pid_t pid, spawn.Spawn(plan.program, ArgumentsFor(plan)));
   BATON_ASSIGN_OR_RETURN(FileDescriptor pidfd, OpenPidfd(pid));
   for (SocketPair* const socket : {&objects, &ids, &signs}) socket->theirs.Reset();
@@ -100,7 +107,8 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   BATON_ASSIGN_OR_RETURN(
       nic::CallSocket calls,
       nic::CallSocket::Open(std::move(signs.ours), nic::control::Op::kOpenIds, {}));
-  started.process = std::make_unique<NicProcess>(pid, std::move(pidfd), std::move(calls));
+  started.process = std::make_unique<NicProcess>(pid, std::move(pidfd), std::move(lifeline.writing),
+                                                 std::move(calls));
   return started;
 }
 

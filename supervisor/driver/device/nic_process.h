@@ -17,12 +17,15 @@
 
 namespace baton::driver_process {
 
-// A NIC that was started. It ends with the thread that has started it, or with its last client.
-// Thread-compatible.
+// A NIC that was started. It ends with the last process that has this object, or with its last
+// client. Thread-compatible.
 class NicProcess {
  public:
-  NicProcess(pid_t pid, FileDescriptor pidfd, nic::CallSocket calls)
-      : pid_(pid), pidfd_(std::move(pidfd)), calls_(std::move(calls)) {}
+  NicProcess(pid_t pid, FileDescriptor pidfd, FileDescriptor lifeline, nic::CallSocket calls)
+      : pid_(pid),
+        pidfd_(std::move(pidfd)),
+        lifeline_(std::move(lifeline)),
+        calls_(std::move(calls)) {}
 
   // Beat() kills a NIC that has not answered for this many calls in a row.
   static constexpr uint32_t kSilentBeats = 5;
@@ -32,11 +35,19 @@ class NicProcess {
   // caller calls this every kHeartbeat.
   bool Beat();
 
+  // Called in a process that follows the dead one from which it was forked.
+  absl::Status TakeOver() {
+    asked_ = false;
+    silent_beats_ = 0;
+    return calls_.TakeOver();
+  }
+
   pid_t pid() const { return pid_; }
 
  private:
-  const pid_t pid_;  // never reaped, so no other process gets the number
+  const pid_t pid_;
   const FileDescriptor pidfd_;
+  const FileDescriptor lifeline_;  // writing end (native/lifeline.h)
   nic::CallSocket calls_;
   bool asked_ = false;  // the last question had no answer yet
   uint32_t silent_beats_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/base/status.h"
 #include "lib/driver/connection_state.h"
 
 namespace baton::driver_process {
@@ -19,8 +20,13 @@ uint64_t Grow(uint64_t& seen, uint64_t now) {
 ArenaCounters::ArenaCounters(const arena::Arena* arena)
     : arena_(arena),
       shares_receives_(arena::HasSharedReceives(arena->shape())),
-      seen_(arena->shape().connections),
-      totals_(arena->shape().shards) {}
+      seen_(SharedArray<Seen>::Make(arena->shape().connections).value()),
+      totals_(SharedArray<Total>::Make(arena->shape().shards).value()) {}
+
+absl::Status ArenaCounters::SetInherited(bool inherited) {
+  BATON_RETURN_IF_ERROR(seen_.SetInherited(inherited));
+  return totals_.SetInherited(inherited);
+}
 
 void ArenaCounters::Look(uint32_t index) {
   const arena::ConnectionRecord& connection = arena_->connection(index);

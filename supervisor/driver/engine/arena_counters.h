@@ -3,9 +3,8 @@
 #define SUPERVISOR_DRIVER_ENGINE_ARENA_COUNTERS_H_
 
 #include <cstdint>
-#include <vector>
-
 #include "lib/arena/arena.h"
+#include "lib/base/shared_array.h"
 #include "lib/driver/queue_driver.h"
 
 namespace baton::driver_process {
@@ -23,6 +22,8 @@ class ArenaCounters {
  public:
   // `arena` outlives it.
   explicit ArenaCounters(const arena::Arena* arena);
+  // Sets whether processes that are forked from now on share the counters.
+  absl::Status SetInherited(bool inherited);
 
   // Returns what is done by now. Looks at every connection.
   driver::ShardCounters Of(uint32_t shard);
@@ -49,8 +50,8 @@ class ArenaCounters {
 
   const arena::Arena* const arena_;
   const bool shares_receives_;
-  std::vector<Seen> seen_;     // by connection
-  std::vector<Total> totals_;  // by shard
+  SharedArray<Seen> seen_;     // by connection
+  SharedArray<Total> totals_;  // by shard
 };
 
 }  // namespace baton::driver_process

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/driver/regions.h"
 
 namespace baton::driver_process {
 namespace {
@@ -32,6 +33,21 @@ absl::Status HostEngine::Open() {
   BATON_ASSIGN_OR_RETURN(
       manager_, native::ConnectionManager::Create(arena_, device_, this, native::Pools::kInAdvance,
                                                   [this](uint32_t shard) { WakeDriver(shard); }));
+  return absl::OkStatus();
+}
+
+absl::Status HostEngine::SetFollowable(bool followable) {
+  driver::SetRegionsInherited(*objects(), followable);
+  BATON_RETURN_IF_ERROR(counters_->SetInherited(followable));
+  return manager_->table().SetInherited(followable);
+}
+
+absl::Status HostEngine::TakeOver() {
+  BATON_RETURN_IF_ERROR(device_->TakeOver());
+  driver::TakeOverGrants(*arena_, device_, objects());
+  BATON_RETURN_IF_ERROR(manager_->TakeOver());
+  succession_.TakeOver();
+  (void)eventfd_write(wake_.get(), 1);
   return absl::OkStatus();
 }
 

@@ -35,6 +35,13 @@ class HostEngine : public ServiceEngine, private native::ConnectionObserver {
   virtual void Turn();
   virtual std::vector<int> descriptors() const;
 
+  // Sets whether a process that is forked from now on can follow this one.
+  absl::Status SetFollowable(bool followable);
+  // Called in a process that was forked while this could be followed, and follows the dead one.
+  virtual absl::Status TakeOver();
+  // Returns whether processes have been forked, or have ended, since the last call.
+  virtual bool TakeForksChanged() { return false; }
+
   Succession& succession() override { return succession_; }
   const Succession& succession() const override { return succession_; }
 

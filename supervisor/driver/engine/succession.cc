@@ -143,6 +143,14 @@ void Succession::LookAtShards() {
   if (changed) NameHeirs();
 }
 
+// The dead process may have asked an owner to release, and a worker that was asked stays ready.
+void Succession::TakeOver() {
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    const uint64_t asked = arena::LoadRelaxed(arena_->shard(shard).owner.release_requested);
+    shards_[shard].asked_epoch = std::max(shards_[shard].asked_epoch, asked);
+  }
+}
+
 bool Succession::LookAt(uint32_t shard) {
   if (VacateBroken(shard)) return false;
   const bool owned = shards_[shard].ownership.owned();

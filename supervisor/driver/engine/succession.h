@@ -105,6 +105,10 @@ class Succession {
   // When this object last noticed a new owner's first commit; CLOCK_MONOTONIC. 0: never.
   uint64_t last_served_ns() const { return last_served_ns_; }
 
+  // Called in a process that follows a dead one, from which it was forked. It reports again what
+  // the dead one has reported since the fork.
+  void TakeOver();
+
   Roster& roster() { return roster_; }
   WorkerWakes& wakes() { return wakes_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "proto/baton/internal/driver.pb.h"
@@ -38,6 +39,8 @@ class Dealings {
   std::optional<Death> NoteDeath(const std::string& how, Clock::time_point now = Clock::now());
   // Notes that the keeper has ended for a reason that has nothing to do with what it dealt with.
   void NoteOrderlyEnd() { present_.Clear(); }
+  // This process follows a dead one, which was told last that its keeper deals with `what`.
+  void Follow(internal::DealWith what) { present_ = std::move(what); }
   // Ends all counts, because other keepers follow that may not die of the same things.
   void ForgetCounts() { counts_.clear(); }
 

@@ -118,6 +118,23 @@ bool KeeperProcess::FollowWithNext() {
   return true;
 }
 
+absl::Status KeeperProcess::ForgetFormer() {
+  constexpr int kPatienceMs = 1000;
+  for (std::optional<Running>* const keeper : {&running_, &next_}) {
+    if (!*keeper) continue;
+    (void)SendSignal((*keeper)->process.pidfd.get(), SIGKILL);
+    pollfd end = {(*keeper)->process.pidfd.get(), POLLIN, 0};
+    if (poll(&end, 1, kPatienceMs) <= 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("its keeper (pid ", (*keeper)->process.pid, ") does not die"));
+    }
+    keeper->reset();
+  }
+  followed_at_.reset();
+  shows_life_ = hung_ = faulty_ = false;
+  return absl::OkStatus();
+}
+
 std::vector<int> KeeperProcess::process_descriptors() const {
   std::vector<int> all;
   if (running_) all.push_back(running_->process.pidfd.get());

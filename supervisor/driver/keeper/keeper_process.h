@@ -52,6 +52,11 @@ class KeeperProcess {
   // Descriptors that become readable when there is something for LookAtNext, or for Reap.
   std::vector<int> process_descriptors() const;
 
+  // Called in a process that follows the dead one from which it was forked, and with which the
+  // kernel kills the keepers: waits until they are dead, and forgets them. An error: one still
+  // lives after a second.
+  absl::Status ForgetFormer();
+
   void Signal(int signal);
   // Kills a keeper that violates the protocol. It counts as crashed.
   void KillFaulty();

@@ -1,0 +1,140 @@
+#include "supervisor/driver/host_twin.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
+
+namespace baton::driver_process {
+namespace {
+
+// A process that dies sooner after it has followed another has died early. What kills so many in a
+// row would kill the next one, too.
+constexpr uint64_t kEarlyNs = 100'000'000;
+constexpr uint32_t kMostEarlyDeaths = 20;
+
+bool ReapOne(const FileDescriptor& pidfd) {
+  siginfo_t end = {};
+  return waitid(P_PIDFD, static_cast<id_t>(pidfd.get()), &end, WEXITED | WNOHANG) != 0 ||
+         end.si_pid != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<HostTwin> HostTwin::Make(std::function<absl::Status(bool)> show) {
+  const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return ErrnoStatus(errno, "mmap of the twin's board");
+  HostTwin twin(std::move(show), MappedMemory(static_cast<uint8_t*>(mapped), {bytes}));
+  new (mapped) Board();
+  BATON_RETURN_IF_ERROR(twin.ShowBoard(false));
+  return twin;
+}
+
+absl::Status HostTwin::ShowBoard(bool shown) const {
+  const int advice = shown ? MADV_DOFORK : MADV_DONTFORK;
+  if (madvise(memory_.get(), memory_.get_deleter().bytes, advice) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "madvise of the twin's board");
+}
+
+absl::StatusOr<HostTwin::Side> HostTwin::Renew() {
+  const uint64_t number = board().last_number.fetch_add(1) + 1;
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
+  BATON_RETURN_IF_ERROR(ShowBoard(true));
+  const absl::Status shown = show_(true);
+  const absl::StatusOr<pid_t> forked = shown.ok() ? Fork() : absl::StatusOr<pid_t>(shown);
+  if (forked.ok() && *forked == 0) AwaitDeath(original, number);
+  // Both processes come here.
+  const absl::Status hidden = show_(false);
+  const absl::Status board_hidden = ShowBoard(false);
+  if (forked.ok() && *forked == 0) return Side::kTwin;
+  BATON_RETURN_IF_ERROR(forked.status());
+  BATON_RETURN_IF_ERROR(hidden);
+  BATON_RETURN_IF_ERROR(board_hidden);
+  board().heir.store(number);
+  if (pidfd_) {
+    (void)SendSignal(pidfd_.get(), SIGKILL);
+    ended_.push_back(std::move(pidfd_));
+  }
+  pid_ = *forked;
+  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(pid_);
+  if (!pidfd.ok()) {
+    (void)kill(pid_, SIGKILL);
+    (void)waitpid(std::exchange(pid_, 0), nullptr, 0);
+    return pidfd.status();
+  }
+  pidfd_ = *std::move(pidfd);
+  return Side::kOriginal;
+}
+
+absl::StatusOr<pid_t> HostTwin::Fork() {
+  // Another thread's locks would stay held in the twin.
+  if (const int threads = CountThreads(); threads != 1) {
+    return absl::FailedPreconditionError(absl::StrCat("this process has ", threads, " threads"));
+  }
+  const pid_t forked = fork();
+  if (forked < 0) return ErrnoStatus(errno, "fork of the twin (see RLIMIT_NPROC, pids.max)");
+  return forked;
+}
+
+// In the twin. Returns when it has to follow. All descriptors of the dead process are closed then.
+void HostTwin::AwaitDeath(const FileDescriptor& original, uint64_t number) {
+  prctl(PR_SET_NAME, "baton-twin");
+  pidfd_.Reset();
+  ended_.clear();
+  pid_ = 0;
+  pollfd end = {original.get(), POLLIN, 0};
+  while (poll(&end, 1, -1) <= 0) {
+  }
+  Board& shared = board();
+  if (shared.heir.load() != number) _exit(0);
+  const uint64_t now = MonotonicNanoseconds();
+  const bool early = now - shared.followed_ns.exchange(now) < kEarlyNs;
+  shared.early_deaths.store(early ? shared.early_deaths.load() + 1 : 0);
+  if (shared.early_deaths.load() > kMostEarlyDeaths) _exit(1);
+  prctl(PR_SET_NAME, "baton-driver");
+}
+
+void HostTwin::End() {
+  board().heir.store(0);
+  if (!pidfd_) return;
+  (void)SendSignal(pidfd_.get(), SIGKILL);
+  ended_.push_back(std::move(pidfd_));
+  pid_ = 0;
+}
+
+// A follower reads nothing of a note that was not finished.
+void HostTwin::Note(std::string_view what) {
+  Board& shared = board();
+  shared.noted_bytes.store(0);
+  if (what.size() > kMostNoted) return;
+  std::memcpy(shared.noted, what.data(), what.size());
+  shared.noted_bytes.store(static_cast<uint32_t>(what.size()));
+}
+
+std::string HostTwin::noted() const { return std::string(board().noted, board().noted_bytes); }
+
+bool HostTwin::Reap() {
+  ReapEnded();
+  if (!pidfd_ || !ReapOne(pidfd_)) return false;
+  pidfd_.Reset();
+  pid_ = 0;
+  return true;
+}
+
+void HostTwin::ReapEnded() { std::erase_if(ended_, ReapOne); }
+
+}  // namespace baton::driver_process

@@ -1,0 +1,124 @@
+#include "supervisor/driver/host_twin.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton::driver_process {
+namespace {
+
+// Each test runs in a process of its own, which dies. This one reads what the followers say.
+class HostTwinTest : public ::testing::Test {
+ protected:
+  // Returns everything that `original` and its followers have said, once all have ended.
+  std::string AllThatIsSaid(const std::function<void(HostTwin&)>& original) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    said_ = ends[1];
+    const pid_t process = fork();
+    if (process == 0) {
+      close(ends[0]);
+      auto twin = HostTwin::Make([](bool) { return absl::OkStatus(); });
+      if (twin.ok()) original(*twin);
+      _exit(0);
+    }
+    close(ends[1]);
+    std::string all;
+    char byte;
+    while (read(ends[0], &byte, 1) == 1) all.push_back(byte);
+    close(ends[0]);
+    EXPECT_EQ(waitpid(process, nullptr, 0), process);
+    return all;
+  }
+  void Say(const std::string& what) const {
+    if (write(said_, what.data(), what.size()) != static_cast<ssize_t>(what.size())) _exit(1);
+  }
+  static bool Follows(HostTwin& twin) {
+    const auto side = twin.Renew();
+    return side.ok() && *side == HostTwin::Side::kTwin;
+  }
+  [[noreturn]] static void Die() {
+    raise(SIGKILL);
+    _exit(1);
+  }
+
+  int said_ = -1;
+};
+
+TEST_F(HostTwinTest, shouldGoOnWithWhatTheOriginalHadAtTheFork) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              int value = 1;
+              if (Follows(twin)) return Say(absl::StrCat(value));
+              value = 2;
+              Die();
+            }),
+            "1");
+}
+
+TEST_F(HostTwinTest, shouldBeTheLatestAlone) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              for (int value = 1; value <= 5; ++value) {
+                if (Follows(twin)) return Say(absl::StrCat(value));
+              }
+              Die();
+            }),
+            "5");
+}
+
+TEST_F(HostTwinTest, shouldKnowWhatWasNotedSinceTheFork) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              twin.Note("early");
+              if (Follows(twin)) return Say(twin.noted());
+              twin.Note("late");
+              Die();
+            }),
+            "late");
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              if (Follows(twin)) return Say(absl::StrCat(twin.noted().size()));
+              twin.Note("short");
+              twin.Note(std::string(HostTwin::kMostNoted + 1, 'x'));
+              Die();
+            }),
+            "0");
+}
+
+TEST_F(HostTwinTest, shouldFollowNobodyThatEndsInOrder) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              if (Follows(twin)) return Say("followed");
+              twin.End();
+              EXPECT_EQ(twin.pid(), 0);
+            }),
+            "");
+}
+
+TEST_F(HostTwinTest, shouldBeMissedWhenItIsDead) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              if (Follows(twin)) return Say("followed");
+              kill(twin.pid(), SIGKILL);
+              while (!twin.Reap()) {
+              }
+              Say(absl::StrCat(twin.pid(), twin.descriptor() < 0 ? "-" : "+"));
+            }),
+            "0-");
+}
+
+// A twin of a twin is one like any other.
+TEST_F(HostTwinTest, shouldBeFollowedInTurnUntilTheyDieInARow) {
+  const std::string said = AllThatIsSaid([this](HostTwin& twin) {
+    while (Follows(twin)) Say("x");
+    Die();
+  });
+  EXPECT_GT(said.size(), 10u);
+  EXPECT_LT(said.size(), 50u);
+}
+
+}  // namespace
+}  // namespace baton::driver_process

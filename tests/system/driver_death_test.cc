@@ -1,0 +1,184 @@
+// `baton-driver` may die at any time: its twin goes on in its place. No connection ends, nothing is
+// lost or happens twice, and peers connect again soon.
+//
+// BATON_DRIVER_DEATHS: how many die at random moments (20); BATON_SEED: of these moments.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/base/check.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/peer_process.h"
+#include "tests/harness/setting.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::LedgerWorker;
+using harness::PeerOptions;
+using harness::PeerProcess;
+using harness::TwinOf;
+
+class DriverDeath : public harness::ClusterFixture {
+ protected:
+  void Start(const ClusterOptions& options = ClusterOptions()) {
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
+    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(0));
+  }
+  // Waits until a driver that is not `dead` is known, and has a twin that is not.
+  void AwaitAnother(pid_t dead, pid_t dead_too = 0) {
+    ASSERT_OK(harness::WaitUntil("a driver and its twin", [&] {
+      const auto status = cluster_->operators().GetStatus();
+      if (!status.ok() || status->services_size() != 1) return false;
+      driver_ = status->services(0).driver_pid();
+      twin_ = TwinOf(driver_);
+      return driver_ != 0 && driver_ != dead && twin_ != 0 && twin_ != dead_too;
+    }));
+  }
+  // Stops the driver, so that its twin, which this returns, stays the same.
+  pid_t StopDriver() {
+    EXPECT_EQ(kill(driver_, SIGSTOP), 0);
+    EXPECT_OK(harness::WaitUntil("the twin", [&] { return TwinOf(driver_) != 0; }));
+    return TwinOf(driver_);
+  }
+  void Kill(pid_t process) { ASSERT_EQ(kill(process, SIGKILL), 0) << process; }
+  void ExpectServed() {
+    ASSERT_OK(peer_->Settle());
+    const auto newcomer = cluster_->StartPeer(PeerOptions());
+    ASSERT_OK(newcomer);
+    harness::ExpectNothingLost(**newcomer);
+  }
+  bool HasEvent(const std::string& kind) {
+    const auto events = cluster_->keeper().NewEvents();
+    return events.ok() && std::any_of(events->begin(), events->end(),
+                                      [&](const v1::Event& event) { return event.kind() == kind; });
+  }
+
+  std::unique_ptr<LedgerWorker> owner_;
+  std::unique_ptr<PeerProcess> peer_;
+  pid_t driver_ = 0, twin_ = 0;
+};
+
+TEST_F(DriverDeath, shouldBeFollowedByItsTwin) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t heir = StopDriver();
+  ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
+  EXPECT_EQ(driver_, heir);
+  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("driver_followed"); }));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(DriverDeath, shouldReplaceATwin) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t driver = driver_, twin = StopDriver();
+  ASSERT_NO_FATAL_FAILURE(Kill(twin));
+  ASSERT_EQ(kill(driver, SIGCONT), 0);
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(0, twin));
+  EXPECT_EQ(driver_, driver);
+  ASSERT_NO_FATAL_FAILURE(Kill(driver));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+// Workers come and go, and shards move, after a death as before.
+TEST_F(DriverDeath, shouldGoOnWithItsWorkers) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
+  std::unique_ptr<LedgerWorker> second;
+  ASSERT_OK_AND_ASSIGN(second, cluster_->StartLedger(2));
+  ASSERT_OK(cluster_->Handoff(second->id));
+  ASSERT_OK(owner_->process->Signal(SIGKILL));
+  ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
+  ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+  ASSERT_OK(cluster_->WaitUntilReady(owner_->id));
+  ASSERT_OK(second->process->Signal(SIGKILL));
+  ASSERT_OK(cluster_->WaitUntilOwner(owner_->id));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(DriverDeath, shouldEndInOrderWithoutAFollower) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t driver = driver_, twin = StopDriver();
+  ASSERT_EQ(kill(driver, SIGTERM), 0);
+  ASSERT_EQ(kill(driver, SIGCONT), 0);
+  ASSERT_OK(
+      harness::WaitUntil("both ends", [&] { return kill(driver, 0) != 0 && kill(twin, 0) != 0; }));
+}
+
+// The negative control: with nobody left to follow, everything ends, and it is seen.
+TEST_F(DriverDeath, shouldEndConnectionsWhereTheTwinDiesWithIt) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t driver = driver_;
+  ASSERT_NO_FATAL_FAILURE(Kill(StopDriver()));  // else it would fork another
+  ASSERT_NO_FATAL_FAILURE(Kill(driver));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver));
+  const auto result = peer_->Stop();
+  ASSERT_OK(result);
+  EXPECT_GT(result->Count("disconnects"), 0u);
+  EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
+}
+
+// Kills at random moments, of drivers, twins and owners. Peers come meanwhile, and go.
+TEST_F(DriverDeath, shouldLoseNothingAtRandomMoments) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const uint64_t deaths = harness::Setting("BATON_DRIVER_DEATHS", 20);
+  const uint64_t seed = harness::Setting("BATON_SEED", std::random_device()());
+  std::printf("%llu deaths, BATON_SEED=%llu\n", static_cast<unsigned long long>(deaths),
+              static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  int version = 1;
+  for (uint64_t i = 0; i < deaths; ++i) {
+    SCOPED_TRACE(absl::StrCat("death ", i));
+    if (random() % 4 == 0) {
+      version = 3 - version;
+      std::unique_ptr<LedgerWorker> heir;
+      ASSERT_OK_AND_ASSIGN(heir, cluster_->StartLedger(version));
+      ASSERT_OK(cluster_->WaitUntilReady(heir->id));
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+      ASSERT_OK(owner_->process->Signal(SIGKILL));
+      owner_ = std::move(heir);
+    }
+    std::unique_ptr<PeerProcess> newcomer;
+    if (i % 3 == 1) {
+      auto started = cluster_->StartPeer(PeerOptions());
+      ASSERT_OK(started);
+      newcomer = *std::move(started);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+    if (newcomer) harness::ExpectNothingLost(*newcomer);
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
+    ASSERT_OK(peer_->Settle());
+  }
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+}  // namespace
+}  // namespace baton
