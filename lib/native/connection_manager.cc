@@ -268,6 +268,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   connection.owed =
       Bit(phase == Phase::kRequested ? NoticeKind::kRequested : NoticeKind::kConnecting);
   BATON_CRASH_POINT("manager-slot-filled");
+  if (phase == Phase::kConnecting) connection.asker = std::exchange(asker_, {});
   connection.SetPhase(phase);
   ids_[index] = std::move(id);
   ++used_[shard];
@@ -287,6 +288,15 @@ absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
                                                " connections is to be dealt with first"));
   }
   return absl::OkStatus();
+}
+
+std::optional<uint32_t> ConnectionManager::BeginFor(const Asker& asker) {
+  asker_ = asker;
+  if (asker.request == 0) return std::nullopt;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (IsUsed(i) && connections_[i].asker == asker) return i;
+  }
+  return std::nullopt;
 }
 
 // The driver's notice follows the start of the connection. If the owner that asked has died since,

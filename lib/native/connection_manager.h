@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,9 @@ class ConnectionManager {
   // is no room for the notice.
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag);
+  // The next Connect() is for this request. Returns the connection that was begun for it, if there
+  // is one: who follows a dead `baton-driver` may get the request again.
+  std::optional<uint32_t> BeginFor(const Asker& asker);
   // See QueueDriver::DisconnectAll.
   uint32_t DisconnectAll(std::string_view why);
 
@@ -179,6 +183,7 @@ class ConnectionManager {
   ConnectionTable table_;
   SharedArray<ManagedSlot>& connections_ = table_.slots;
   std::vector<std::unique_ptr<verbs::ConnectionId>> ids_;  // by connection
+  Asker asker_;                                            // of the next Connect()
   std::vector<uint32_t> used_;                             // connections, by shard
   std::deque<uint32_t> free_;                              // connections
   std::vector<Unfreed> unfreed_;

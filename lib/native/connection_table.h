@@ -28,6 +28,13 @@ enum class Phase : uint8_t {
   kUnfreed,
 };
 
+// A worker's request to connect. With a request of 0 it is told apart from no other.
+struct Asker {
+  uint64_t worker_id = 0;
+  uint64_t request = 0;
+  bool operator==(const Asker&) const = default;
+};
+
 struct ManagedSlot {
   uint32_t generation = 0;
   uint32_t shard = 0;
@@ -38,6 +45,7 @@ struct ManagedSlot {
   int32_t pooled = -1;  // place of its queue pair in the pool of `pooled_shard`; -1: none yet
   uint32_t pooled_shard = 0;
   uint32_t id = 0;            // verbs::ConnectionId::number()
+  Asker asker;                // of a connection that this service began
   uint64_t acknowledged = 0;  // kUnfreed: the slot is free once `first_shard` has acknowledged it
 
   // The other members mean what they say once the phase is stored, also for the follower of a

@@ -45,7 +45,8 @@ constexpr milliseconds kTwinPause(1000);
 // take the processor from a broker that has just taken over.
 constexpr milliseconds kAfterForks(100);
 
-// Returns false for orders that only ask, or that change what may get lost with this process.
+// Returns false for orders that only ask, that change what may get lost with this process, or whose
+// outcome lies in memory that the twin has (ConnectTo).
 bool ChangesState(const internal::DriverOrder& order) {
   using internal::DriverOrder;
   switch (order.order_case()) {
@@ -63,6 +64,7 @@ bool ChangesState(const internal::DriverOrder& order) {
     case DriverOrder::kListShardMoves:
     case DriverOrder::kCheckStoredState:
     case DriverOrder::kAccount:
+    case DriverOrder::kConnectTo:
       return false;
     default:
       return true;

@@ -49,6 +49,12 @@ class HostEngine : public ServiceEngine, private native::ConnectionObserver {
                                    std::string_view private_data, uint64_t tag) override {
     return manager_->Connect(shard, address, private_data, tag);
   }
+  absl::StatusOr<uint32_t> ConnectFor(const native::Asker& asker, uint32_t shard,
+                                      const verbs::Address& address, std::string_view private_data,
+                                      uint64_t tag) override {
+    if (const auto begun = manager_->BeginFor(asker)) return *begun;
+    return Connect(shard, address, private_data, tag);
+  }
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
   void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   // A snapshot: the shard's driver goes on meanwhile.

@@ -470,7 +470,8 @@ absl::Status OrderExecutor::Connect(const internal::ConnectTo& order,
                                                 ConnectionsOf(order.worker_id())));
   BATON_ASSIGN_OR_RETURN(
       const uint32_t connection,
-      engine_.Connect(request.shard(), AddressIn(request), request.private_data(), request.tag()));
+      engine_.ConnectFor({order.worker_id(), order.number()}, request.shard(), AddressIn(request),
+                         request.private_data(), request.tag()));
   connecting->set_connection(connection);
   connecting->set_generation(arena().connection(connection).generation);
   return absl::OkStatus();

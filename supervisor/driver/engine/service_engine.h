@@ -20,6 +20,7 @@
 #include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/native/connection_table.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/engine/event_text.h"
 #include "supervisor/driver/engine/succession.h"
@@ -79,6 +80,13 @@ class ServiceEngine {
   // These methods behave like QueueDriver's. Call SetGate at most once.
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
+  // Connects for a worker's request, unless a dead `baton-driver` that this process follows has
+  // begun that: then it returns that connection.
+  virtual absl::StatusOr<uint32_t> ConnectFor(const native::Asker& /*asker*/, uint32_t shard,
+                                              const verbs::Address& address,
+                                              std::string_view private_data, uint64_t tag) {
+    return Connect(shard, address, private_data, tag);
+  }
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
   virtual void SetGate(driver::ConnectionGate* gate) = 0;
   virtual uint32_t connection_count() const = 0;

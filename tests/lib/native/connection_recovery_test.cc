@@ -109,6 +109,7 @@ class ConnectionRecoveryTest : public testing::ManagerFixture {
 
   int deaths = 0;
   int more_deaths = 0;
+  uint64_t requests = 0;
 };
 
 class ManyDeaths : public ConnectionRecoveryTest, public ::testing::WithParamInterface<int> {};
@@ -157,9 +158,15 @@ TEST_P(ManyDeaths, shouldConnectToAPeer) {
     // The keeper gives the order again if it has no answer. The peer may have seen the first
     // request, which was withdrawn, so it is another peer each time.
     std::deque<RawPeer> asked;
-    while (asked.size() < 9 && manager->connection_count() == 0) {
-      const uint16_t theirs = asked.emplace_back().Listen();
-      Outlive([&] { EXPECT_TRUE(manager->Connect(0, {fabric.host, theirs}, "", 7).ok()); });
+    const Asker asker = {1, ++requests};
+    for (bool is_answered = false; asked.size() < 9 && !is_answered;) {
+      Outlive([&] {
+        is_answered = manager->BeginFor(asker).has_value();
+        if (is_answered) return;
+        const uint16_t theirs = asked.emplace_back().Listen();
+        EXPECT_TRUE(manager->Connect(0, {fabric.host, theirs}, "", 7).ok());
+        is_answered = true;
+      });
       TurnKeeper();
     }
     RawPeer& peer = asked.back();
