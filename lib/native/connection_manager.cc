@@ -207,6 +207,7 @@ uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   uint32_t count = 0;
   for (uint32_t index = 0; index < connections_.size(); ++index) {
     if (!IsUsed(index) || connections_[index].phase() == Phase::kEnded) continue;
+    OweEnd(index, CompletionStatus::kSuccess);
     // A worker that drives may never order it. Another driver is sure to do so.
     if (arena::IsNative(arena_->shape())) Disconnect(index);
     Tell(index, NoticeKind::kEnded, CompletionStatus::kSuccess, why);
@@ -460,9 +461,19 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
   auto& waiting = waiting_[connection.shard];
   if (waiting.size() >= kMostWaiting * connections_.size()) DropWaiting(connection.shard);
   connection.owed |= Bit(kind);
+  arena::OrderForCrash();
   BATON_CRASH_POINT("manager-notice-owed");
   waiting.push_back(entry);
   SendWaiting(connection.shard);
+}
+
+// Called before the connection's phase or shard says that its end is told: a follower tells it
+// then, if Tell() was not reached.
+void ConnectionManager::OweEnd(uint32_t index, CompletionStatus status) {
+  Connection& connection = connections_[index];
+  connection.end = status;
+  connection.owed |= Bit(NoticeKind::kEnded);
+  arena::OrderForCrash();
 }
 
 // Drops waiting notices of connections that are gone, and duplicates.
@@ -481,6 +492,7 @@ void ConnectionManager::DropWaiting(uint32_t shard) {
 
 bool ConnectionManager::SendWaiting(uint32_t shard) {
   const auto on_put = [this](const MailEntry& entry) {
+    arena::OrderForCrash();
     BATON_CRASH_POINT("manager-notice-put");
     Connection& connection = connections_[entry.connection];
     if (connection.generation == entry.generation) connection.owed &= ~Bit(NoticeKind(entry.kind));
@@ -534,7 +546,9 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (connection.pooled >= 0) return;
   --used_[connection.shard];
   ++used_[shard];
+  if (connection.phase() == Phase::kEnded) OweEnd(index, connection.end);
   connection.shard = shard;
+  BATON_CRASH_POINT("manager-moved");
   if (connection.phase() == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
 }
 
@@ -562,8 +576,10 @@ void ConnectionManager::Accept(uint32_t index) {
     status = ids_[index]->Accept(QueuePairOf(connection), parameters);
   }
   BATON_CRASH_POINT("manager-accepted");
+  if (!status.ok()) OweEnd(index, CompletionStatus::kGeneralError);
   connection.SetPhase(status.ok() ? Phase::kAccepted : Phase::kEnded);
   if (status.ok()) return;
+  BATON_CRASH_POINT("manager-not-accepted");
   Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));
   ids_[index].reset();  // tells the peer
 }

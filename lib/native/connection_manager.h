@@ -155,6 +155,7 @@ class ConnectionManager {
   void Tell(uint32_t connection, arena::NoticeKind kind,
             verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
             std::string_view reason = {});
+  void OweEnd(uint32_t connection, verbs::CompletionStatus status);
   bool SendWaiting(uint32_t shard);
   void DropWaiting(uint32_t shard);
   std::string AnswerOf(uint32_t connection) const;

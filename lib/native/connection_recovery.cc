@@ -70,9 +70,8 @@ absl::Status ConnectionManager::AdoptId(uint32_t index) {
   if (absl::IsNotFound(adopted.status())) {
     // The dead process has destroyed it, and was about to store that the connection has ended.
     if (phase == Phase::kEnded) return absl::OkStatus();
+    OweEnd(index, CompletionStatus::kGeneralError);
     connection.SetPhase(Phase::kEnded);
-    connection.end = CompletionStatus::kGeneralError;
-    connection.owed |= static_cast<uint8_t>(1u << static_cast<uint8_t>(NoticeKind::kEnded));
     return absl::OkStatus();
   }
   BATON_RETURN_IF_ERROR(adopted.status());

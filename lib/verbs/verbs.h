@@ -528,7 +528,7 @@ class Device {
   // Makes the object of a region that a former opener had, with this lkey.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t lkey);
   // Destroys the connections and listeners that have no object here, but not the requests whose
-  // events are still to come.
+  // events are still to come. Listens again where an object is, and the former opener had stopped.
   virtual absl::Status DestroyUnknownIds();
 
  private:

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <fstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/heartbeat.h"
@@ -392,15 +394,32 @@ void Child::Signal(int signal) {
   if (alive()) (void)SendSignal(process_.pidfd.get(), signal);
 }
 
+// A stopped driver forks no other twin. A twin has the driver's name at first.
+void Child::KillUnfollowed() {
+  Signal(SIGSTOP);
+  std::ifstream children(absl::StrCat("/proc/", process_.pid, "/task/", process_.pid, "/children"));
+  for (pid_t child = 0; alive() && children >> child;) {
+    const FileDescriptor pidfd = OpenPidfd(child).value_or(FileDescriptor());
+    std::string name;
+    std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
+    if (name == "baton-twin" || name == "baton-driver") (void)SendSignal(pidfd.get(), SIGKILL);
+  }
+  Signal(SIGKILL);
+}
+
 void ReapOrphans() {
   siginfo_t ended = {};  // most often no child has ended
   if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
   // proc(5): the file lists the children of a thread. Orphans are the main thread's.
   std::ifstream children(absl::StrCat("/proc/self/task/", getpid(), "/children"));
+  constexpr std::array<std::string_view, 5> kOrphans = {
+      native::kUnmapperName, kNicName, "baton-twin", "baton-keeper", "baton-broker"};
   for (pid_t child = 0; children >> child;) {
     std::string name;
     std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
-    if (name == native::kUnmapperName || name == kNicName) waitpid(child, nullptr, WNOHANG);
+    if (std::find(kOrphans.begin(), kOrphans.end(), name) != kOrphans.end()) {
+      waitpid(child, nullptr, WNOHANG);
+    }
   }
 }
 

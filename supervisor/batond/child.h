@@ -117,6 +117,8 @@ class Child {
   void CancelStart();
   // Sends a signal, if the child is alive. Cannot hit another process.
   void Signal(int signal);
+  // Kills the child, and who would go on in its place (supervisor/driver/host_twin.h).
+  void KillUnfollowed();
 
   // From its next start on the child runs the program that is at its path now. If a process of that
   // program is not ready in time, or ends or hangs during the probation, the next one runs the
@@ -188,8 +190,8 @@ class Child {
 // which it appends, and which it makes if it is missing. Waits for it as OpenWithin does.
 absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service);
 
-// Reaps unmappers of native workers (lib/native/mappings.h) and NICs of dead drivers (baton-nic)
-// that have ended. The init process inherits children of dead parents, and batond is that process
+// Reaps unmappers of native workers (lib/native/mappings.h) that have ended, and what dead drivers
+// have left. The init process inherits children of dead parents, and batond is that process
 // in a pid namespace of its own. Leaves other children to the code that waits for them. Never
 // waits.
 void ReapOrphans();

@@ -846,8 +846,8 @@ void Supervisor::LeaveDrivers() {
 
 void Supervisor::KillAll() {
   control_->Signal(SIGKILL);
-  for (const std::unique_ptr<Child>& driver : drivers_) driver->Signal(SIGKILL);
-  for (const std::unique_ptr<Child>& driver : leaving_) driver->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& driver : drivers_) driver->KillUnfollowed();
+  for (const std::unique_ptr<Child>& driver : leaving_) driver->KillUnfollowed();
 }
 
 }  // namespace baton

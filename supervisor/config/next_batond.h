@@ -45,6 +45,8 @@ class NextBatond {
   // there is no answer. An error: that batond does not take this process in, and the next call asks
   // again.
   absl::StatusOr<std::optional<Welcome>> Look(const internal::RejoinRequest& request);
+  // Takes no answer to a question that another process has asked, from which this one was forked.
+  void ForgetQuestion() { asked_.reset(); }
 
  private:
   void Ask(const internal::RejoinRequest& request);

@@ -30,7 +30,10 @@ class BatondLink {
   void SetKeeperHangs(bool hangs) { keeper_hangs_ = hangs; }
 
   // This process follows a dead one, which batond knew: it has to introduce itself.
-  void Introduce() { alone_ = lock_ >= 0; }
+  void Introduce() {
+    alone_ = lock_ >= 0;
+    next_.ForgetQuestion();
+  }
   // Writes into the lock's file that this process has it now, for the next batond.
   absl::Status NameThisProcess() const;
 

@@ -39,6 +39,8 @@ constexpr char kLasting[] = "lasting/";
 // So many files of entries that were set aside are kept.
 constexpr uint32_t kSetAsideFiles = 8;
 
+// How often a follower looks whether the former keepers are gone, which die with who started them.
+constexpr milliseconds kFormerPause(5);
 // How long after a twin that could not be forked the next one is tried.
 constexpr milliseconds kTwinPause(1000);
 // Brokers were forked, or have died. A twin that does not know that yet manages, and a fork would
@@ -143,6 +145,10 @@ absl::Status DriverProcess::Run() {
 
 void DriverProcess::StartKeeper() {
   start_at_.reset();
+  if (!keeper_.former_are_gone()) {
+    start_at_ = Clock::now() + kFormerPause;
+    return;
+  }
   const absl::Status started = keeper_.Start(AsText(config_));
   if (started.ok()) {
     spdlog::info("its keeper was started, pid {}", keeper_.pid());
@@ -175,6 +181,7 @@ void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
                 how, pause.count());
   if (in_order) dealings_.NoteOrderlyEnd();
   bool explained = Blame(how);
+  if (twin_) twin_->Note("");  // that death is counted
   if (std::exchange(short_of_descriptors_, false)) explained = true;
   if (keeper_.crashes() == 0) {
     unexplained_crashes_ = 0;
@@ -185,6 +192,7 @@ void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
 }
 
 void DriverProcess::ReportGivenUp(const std::string& why) {
+  renew_twin_at_ = Clock::now();  // or it would start that program again
   given_up_why_ = absl::StrCat("the new program ", config_.keeper(), " is given up, because ", why,
                                ": the keeper's program before it serves");
   Report("keeper_program_given_up", given_up_why_);
@@ -265,11 +273,12 @@ void DriverProcess::MakeTwin() {
   renew_twin_at_ = Clock::now();
 }
 
-bool DriverProcess::RenewTwin() {
+bool DriverProcess::RenewTwin(bool must, const std::function<void()>& begin) {
   if (!twin_ || stopping_) return false;
   renew_twin_at_.reset();
-  const absl::StatusOr<HostTwin::Side> side = twin_->Renew();
+  const absl::StatusOr<HostTwin::Side> side = twin_->Renew(begin);
   if (!side.ok()) {
+    if (must) twin_->End();
     renew_twin_at_ = Clock::now() + kTwinPause;
     if (std::exchange(twin_refused_, true)) return false;
     Report("no_twin", absl::StrCat("baton-driver has no twin that could follow it: ",
@@ -291,9 +300,11 @@ void DriverProcess::Follow() {
       spdlog::warn("the next batond cannot find this process: {}", MessageOf(named));
     }
     batond_->Introduce();
+    batond_->SetKeeperHangs(false);
   }
-  absl::Status followed = keeper_.ForgetFormer();
-  if (followed.ok()) followed = host_->TakeOver();
+  keeper_.ForgetFormer();
+  keeper_hung_ = false;
+  const absl::Status followed = host_->TakeOver();
   if (!followed.ok()) return EndFor(followed);
   former_end_ = "ended with the baton-driver that had started it";
   // An order may have killed the former one. It would kill this one, too, if the next keeper gave
@@ -316,7 +327,7 @@ void DriverProcess::LookAtTwin() {
   const Clock::time_point now = Clock::now();
   if (twin_->Reap()) renew_twin_at_ = now;
   if (host_->TakeForksChanged() && !renew_twin_at_) renew_twin_at_ = now + kAfterForks;
-  if (renew_twin_at_ && now >= *renew_twin_at_) (void)RenewTwin();
+  if (renew_twin_at_ && now >= *renew_twin_at_) (void)RenewTwin(/*must=*/false);
 }
 
 // ---------------------------------------------------------------- orders
@@ -349,7 +360,7 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent, &given);
   for (const FileDescriptor& descriptor : given) sent.push_back(descriptor.get());
   // Nobody learns of a change that the twin would not know.
-  if (ChangesState(order) && RenewTwin()) return;
+  if (ChangesState(order) && RenewTwin(/*must=*/true, [&given] { given.clear(); })) return;
   keeper_.NoteOrder();
   absl::Status queued = keeper_.orders().Enqueue(answer, sent);
   short_of_descriptors_ = short_of_descriptors_ || absl::IsResourceExhausted(queued) ||
@@ -508,6 +519,7 @@ void DriverProcess::Beat() {
   }
   if (now >= processes_beat_at_) {
     host_->BeatProcesses();
+    if (twin_) twin_->KillIfStopped();
     processes_beat_at_ = now + kHeartbeat;
   }
   LookForHang();

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,9 +60,12 @@ class DriverProcess {
   void EndFor(const absl::Status& why);
 
   void MakeTwin();
-  // Replaces the twin by one that has what this process has now. Returns true in the twin, when it
-  // follows: then its keeper is dead, and nothing that it was about to do counts.
-  bool RenewTwin();
+  // Replaces the twin by one that has what this process has now. The twin calls `begin` first.
+  // Returns true in the twin, when it follows: then its keeper is dead, and nothing that it was
+  // about to do counts. If no twin can be forked, the former one stays, unless `must`: it does not
+  // know what others are about to learn.
+  bool RenewTwin(
+      bool must, const std::function<void()>& begin = [] {});
   void Follow();
   void LookAtTwin();
 

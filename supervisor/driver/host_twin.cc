@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <utility>
 
@@ -24,6 +26,8 @@ namespace {
 // row would kill the next one, too.
 constexpr uint64_t kEarlyNs = 100'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
+
+constexpr size_t kSpareDescriptors = 8;
 
 bool ReapOne(const FileDescriptor& pidfd) {
   siginfo_t end = {};
@@ -50,13 +54,16 @@ absl::Status HostTwin::ShowBoard(bool shown) const {
   return ErrnoStatus(errno, "madvise of the twin's board");
 }
 
-absl::StatusOr<HostTwin::Side> HostTwin::Renew() {
+absl::StatusOr<HostTwin::Side> HostTwin::Renew(const std::function<void()>& begin) {
   const uint64_t number = board().last_number.fetch_add(1) + 1;
   BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
   BATON_RETURN_IF_ERROR(ShowBoard(true));
   const absl::Status shown = show_(true);
   const absl::StatusOr<pid_t> forked = shown.ok() ? Fork() : absl::StatusOr<pid_t>(shown);
-  if (forked.ok() && *forked == 0) AwaitDeath(original, number);
+  if (forked.ok() && *forked == 0) {
+    begin();
+    AwaitDeath(original, number);
+  }
   // Both processes come here.
   const absl::Status hidden = show_(false);
   const absl::Status board_hidden = ShowBoard(false);
@@ -64,18 +71,18 @@ absl::StatusOr<HostTwin::Side> HostTwin::Renew() {
   BATON_RETURN_IF_ERROR(forked.status());
   BATON_RETURN_IF_ERROR(hidden);
   BATON_RETURN_IF_ERROR(board_hidden);
+  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(*forked);
+  if (!pidfd.ok()) {
+    (void)kill(*forked, SIGKILL);
+    (void)waitpid(*forked, nullptr, 0);
+    return pidfd.status();
+  }
   board().heir.store(number);
   if (pidfd_) {
     (void)SendSignal(pidfd_.get(), SIGKILL);
     ended_.push_back(std::move(pidfd_));
   }
   pid_ = *forked;
-  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(pid_);
-  if (!pidfd.ok()) {
-    (void)kill(pid_, SIGKILL);
-    (void)waitpid(std::exchange(pid_, 0), nullptr, 0);
-    return pidfd.status();
-  }
   pidfd_ = *std::move(pidfd);
   return Side::kOriginal;
 }
@@ -96,6 +103,9 @@ void HostTwin::AwaitDeath(const FileDescriptor& original, uint64_t number) {
   pidfd_.Reset();
   ended_.clear();
   pid_ = 0;
+  // Descriptors are free then for what the takeover needs, however many the process may have.
+  std::array<FileDescriptor, kSpareDescriptors> spare;
+  for (FileDescriptor& one : spare) one = CopyOf(original.get());
   pollfd end = {original.get(), POLLIN, 0};
   while (poll(&end, 1, -1) <= 0) {
   }
@@ -133,6 +143,15 @@ bool HostTwin::Reap() {
   pidfd_.Reset();
   pid_ = 0;
   return true;
+}
+
+void HostTwin::KillIfStopped() const {
+  if (!pidfd_) return;
+  std::string stat;
+  std::getline(std::ifstream(absl::StrCat("/proc/", pid_, "/stat")), stat);
+  const size_t behind_name = stat.rfind(") ");
+  if (behind_name == std::string::npos || stat[behind_name + 2] != 'T') return;
+  (void)SendSignal(pidfd_.get(), SIGKILL);
 }
 
 void HostTwin::ReapEnded() { std::erase_if(ended_, ReapOne); }

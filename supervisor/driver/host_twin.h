@@ -36,9 +36,9 @@ class HostTwin {
     kOriginal,
     kTwin,  // the process that called is dead, and this one follows it
   };
-  // Forks a twin, and ends the former one. The twin waits in this call. An error: there is no twin,
-  // or only the former one.
-  absl::StatusOr<Side> Renew();
+  // Forks a twin, and ends the former one. The twin waits in this call, and calls `begin` first. An
+  // error: there is no twin, or only the former one.
+  absl::StatusOr<Side> Renew(const std::function<void()>& begin);
 
   // Ends the twin. Nobody follows this process any more.
   void End();
@@ -48,6 +48,9 @@ class HostTwin {
   static constexpr size_t kMostNoted = 1024;
   void Note(std::string_view what);
   std::string noted() const;
+
+  // Kills a twin that is stopped, because it could not follow.
+  void KillIfStopped() const;
 
   // Readable when the twin has ended; -1: there is none.
   int descriptor() const { return pidfd_.get(); }

@@ -95,6 +95,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     ASSERT_NO_FATAL_FAILURE(AwaitService());
     ASSERT_NO_FATAL_FAILURE(FollowHungKeepers());
     driver_ = DriverPid();
+    batond_started_ = Clock::now();  // and the policy was set
     ASSERT_NO_FATAL_FAILURE(StartPeer(harness::Setting("BATON_RATE", 4000)));
   }
 

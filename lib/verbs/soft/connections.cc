@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/nic/control_socket.h"
@@ -31,8 +32,11 @@ absl::Status CheckPrivateData(absl::string_view call, size_t bytes, uint32_t lim
 
 class SoftConnections::SoftListener final : public Listener {
  public:
-  SoftListener(SoftConnections* connections, uint32_t number, Address address)
-      : connections_(connections), number_(number), address_(std::move(address)) {
+  SoftListener(SoftConnections* connections, uint32_t number, Address address, int backlog)
+      : connections_(connections),
+        number_(number),
+        address_(std::move(address)),
+        backlog_(backlog) {
     connections_->listeners_[number_] = this;
   }
   ~SoftListener() override {
@@ -41,11 +45,23 @@ class SoftConnections::SoftListener final : public Listener {
   }
 
   Address address() const override { return address_; }
+  uint32_t number() const { return number_; }
+  // A former opener has stopped listening, and nobody knows that.
+  absl::Status ListenAgain() {
+    const nic::control::Listen message = {.address = ToControl(address_), .backlog = backlog_};
+    BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer answer,
+                           connections_->calls_.Call(message));
+    connections_->listeners_.erase(number_);
+    number_ = answer.value;
+    connections_->listeners_[number_] = this;
+    return absl::OkStatus();
+  }
 
  private:
   SoftConnections* const connections_;
-  const uint32_t number_;
+  uint32_t number_;
   const Address address_;
+  const int backlog_;
 };
 
 // ---------------------------------------------------------------- id
@@ -113,8 +129,8 @@ absl::StatusOr<std::unique_ptr<Listener>> SoftConnections::Listen(const Address&
   // here.
   if (absl::IsAlreadyExists(answer.status())) return PortTakenError({PortSpace::kTcp, address});
   if (!answer.ok()) return answer.status();
-  return std::make_unique<SoftListener>(this, answer->value,
-                                        Address{address.host, static_cast<uint16_t>(answer->more)});
+  return std::make_unique<SoftListener>(
+      this, answer->value, Address{address.host, static_cast<uint16_t>(answer->more)}, backlog);
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionId>> SoftConnections::Connect(
@@ -220,18 +236,23 @@ absl::StatusOr<Device::AdoptedId> SoftConnections::AdoptId(
 }
 
 absl::Status SoftConnections::DestroyUnknown() {
+  absl::flat_hash_set<SoftListener*> gone;
+  for (const auto& [number, listener] : listeners_) gone.insert(listener);
   for (uint32_t after = 0;;) {
     BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer next,
                            calls_.Call(nic::control::NextId{.after = after}));
-    if (next.value == 0) return absl::OkStatus();
+    if (next.value == 0) break;
     after = next.value;
     const auto kind = static_cast<nic::control::IdKind>(next.more);
     if (kind == nic::control::IdKind::kListener) {
-      if (!listeners_.contains(after)) Destroy(Kind::kListener, after);
+      const auto known = listeners_.find(after);
+      known != listeners_.end() ? (void)gone.erase(known->second) : Destroy(Kind::kListener, after);
     } else if (kind != nic::control::IdKind::kUntaken && !ids_.contains(after)) {
       Destroy(Kind::kConnectionId, after);
     }
   }
+  for (SoftListener* const listener : gone) BATON_RETURN_IF_ERROR(listener->ListenAgain());
+  return absl::OkStatus();
 }
 
 void SoftConnections::AnswerRoute(SoftConnectionId* id) {

@@ -88,7 +88,7 @@ class SoftConnections {
   bool given_ = false;    // this process has taken an event, and handled it by the next call
   uint32_t openers_ = 0;  // that this process has followed: ids of before are none any more
   absl::flat_hash_map<uint32_t, SoftConnectionId*> ids_;
-  absl::flat_hash_map<uint32_t, Listener*> listeners_;
+  absl::flat_hash_map<uint32_t, SoftListener*> listeners_;
 };
 
 }  // namespace baton::verbs::soft

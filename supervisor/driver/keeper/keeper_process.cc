@@ -118,21 +118,23 @@ bool KeeperProcess::FollowWithNext() {
   return true;
 }
 
-absl::Status KeeperProcess::ForgetFormer() {
-  constexpr int kPatienceMs = 1000;
+void KeeperProcess::ForgetFormer() {
   for (std::optional<Running>* const keeper : {&running_, &next_}) {
     if (!*keeper) continue;
     (void)SendSignal((*keeper)->process.pidfd.get(), SIGKILL);
-    pollfd end = {(*keeper)->process.pidfd.get(), POLLIN, 0};
-    if (poll(&end, 1, kPatienceMs) <= 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("its keeper (pid ", (*keeper)->process.pid, ") does not die"));
-    }
+    former_.push_back(std::move((*keeper)->process.pidfd));
     keeper->reset();
   }
   followed_at_.reset();
   shows_life_ = hung_ = faulty_ = false;
-  return absl::OkStatus();
+}
+
+bool KeeperProcess::former_are_gone() {
+  std::erase_if(former_, [](const FileDescriptor& pidfd) {
+    pollfd end = {pidfd.get(), POLLIN, 0};
+    return poll(&end, 1, 0) > 0;
+  });
+  return former_.empty();
 }
 
 std::vector<int> KeeperProcess::process_descriptors() const {

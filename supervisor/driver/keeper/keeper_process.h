@@ -53,9 +53,9 @@ class KeeperProcess {
   std::vector<int> process_descriptors() const;
 
   // Called in a process that follows the dead one from which it was forked, and with which the
-  // kernel kills the keepers: waits until they are dead, and forgets them. An error: one still
-  // lives after a second.
-  absl::Status ForgetFormer();
+  // kernel kills the keepers. They run no more, and no other is to be started before they are gone.
+  void ForgetFormer();
+  bool former_are_gone();
 
   void Signal(int signal);
   // Kills a keeper that violates the protocol. It counts as crashed.
@@ -122,6 +122,7 @@ class KeeperProcess {
   const std::chrono::milliseconds hang_timeout_;
   const int network_;
   std::optional<Running> running_, next_;
+  std::vector<FileDescriptor> former_;            // pidfds of keepers that are dying
   std::optional<Clock::time_point> followed_at_;  // `next_` has given an order: running_ is to end
   std::optional<std::string> given_up_;
   Clock::time_point last_sign_;

@@ -153,6 +153,24 @@ TEST_P(ManyDeaths, shouldDisconnectInTheNameOfTheOwner) {
   });
 }
 
+// The keeper orders it again until it has an answer.
+TEST_P(ManyDeaths, shouldEndAllForADrain) {
+  DieAtEachStep(GetParam(), [&] {
+    RawPeer peer;
+    Established(peer);
+    for (bool is_done = false; !is_done;) {
+      Outlive([&] {
+        manager->DisconnectAll("drained");
+        is_done = true;
+      });
+    }
+    NextOfKind(CompletionKind::kReceive);
+    NextOfKind(CompletionKind::kDisconnected);
+    AcknowledgeAll();
+    EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+  });
+}
+
 TEST_P(ManyDeaths, shouldConnectToAPeer) {
   DieAtEachStep(GetParam(), [&] {
     // The keeper gives the order again if it has no answer. The peer may have seen the first

@@ -155,6 +155,19 @@ TEST_F(SoftTakeOver, shouldEndWhatOnlyTheOpenerKnew) {
   ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
 }
 
+// Nobody was told that the opener had stopped listening.
+TEST_F(SoftTakeOver, shouldListenWhereTheOpenerHadStopped) {
+  Follow([&] {
+    listener.reset();
+    return 0u;
+  });
+  ASSERT_TRUE(server.device->DestroyUnknownIds().ok());
+  Ask();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  EXPECT_EQ(event.listener, listener.get());
+}
+
 TEST_F(SoftTakeOver, shouldNotAdoptWhatIsNoConnection) {
   Follow([] { return 0u; });
   for (const uint32_t number : {0u, 1u, 77u}) {

@@ -42,7 +42,7 @@ class HostTwinTest : public ::testing::Test {
     if (write(said_, what.data(), what.size()) != static_cast<ssize_t>(what.size())) _exit(1);
   }
   static bool Follows(HostTwin& twin) {
-    const auto side = twin.Renew();
+    const auto side = twin.Renew([] {});
     return side.ok() && *side == HostTwin::Side::kTwin;
   }
   [[noreturn]] static void Die() {
@@ -108,6 +108,17 @@ TEST_F(HostTwinTest, shouldBeMissedWhenItIsDead) {
               Say(absl::StrCat(twin.pid(), twin.descriptor() < 0 ? "-" : "+"));
             }),
             "0-");
+}
+
+TEST_F(HostTwinTest, shouldBeKilledWhereItIsStopped) {
+  EXPECT_EQ(AllThatIsSaid([this](HostTwin& twin) {
+              if (Follows(twin)) return Say("followed");
+              twin.KillIfStopped();  // it is not
+              kill(twin.pid(), SIGSTOP);
+              while (!twin.Reap()) twin.KillIfStopped();
+              Say("gone");
+            }),
+            "gone");
 }
 
 // A twin of a twin is one like any other.
