@@ -30,14 +30,16 @@ TEST(OrphansTest, shouldReapUnmappers) {
   EXPECT_EQ(waitpid(second, nullptr, WNOHANG), -1);
 }
 
-TEST(OrphansTest, shouldReapNicsOfDeadKeepers) {
-  const pid_t nic = EndedChild("baton-nic");
-  ReapOrphans();
-  EXPECT_EQ(waitpid(nic, nullptr, WNOHANG), -1);
+TEST(OrphansTest, shouldReapWhatDeadDriversHaveLeft) {
+  for (const char* name : {"baton-nic", "baton-twin", "baton-keeper", "baton-broker"}) {
+    const pid_t orphan = EndedChild(name);
+    ReapOrphans();
+    EXPECT_EQ(waitpid(orphan, nullptr, WNOHANG), -1) << name;
+  }
 }
 
 TEST(OrphansTest, shouldLeaveOthersToWhoWaitsForThem) {
-  const pid_t other = EndedChild("baton-keeper");
+  const pid_t other = EndedChild("baton-driver");
   const pid_t unmapper = EndedChild(native::kUnmapperName);
   ReapOrphans();
   EXPECT_EQ(waitpid(unmapper, nullptr, WNOHANG), -1);
