@@ -15,6 +15,7 @@
 #include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/driver/regions.h"
 #include "lib/native/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -115,6 +116,19 @@ class QueueDriverTest : public ::testing::Test {
     return arena::ConnectionState(arena->connection(connection).state);
   }
 
+  static constexpr uint64_t kHeld = 9;  // number of the descriptor of each region
+  // Registers a region, and returns its number.
+  absl::StatusOr<uint32_t> Register(int memfd, uint64_t offset, uint64_t length,
+                                    uint32_t access = 0) {
+    DeviceObjects* const objects = driver->objects().get();
+    absl::StatusOr<uint32_t> place = ReserveRegion(
+        objects,
+        {offset, length, access, kHeld, std::make_shared<const FileDescriptor>(CopyOf(memfd))});
+    if (!place.ok()) return place;
+    const absl::Status registered = RegisterGrant(*arena, device.get(), objects, *place);
+    if (!registered.ok()) return registered;
+    return arena::RegionOfGrant(*place);
+  }
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length) {
     DeviceObjects* const objects = driver->objects().get();
     absl::StatusOr<uint32_t> grant =

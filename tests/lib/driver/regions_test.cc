@@ -26,20 +26,6 @@ using verbs::CompletionStatus;
 
 class RegionsTest : public testing::QueueDriverTest {
  protected:
-  static constexpr uint64_t kHeld = 9;  // number of each descriptor
-
-  // Returns the region.
-  absl::StatusOr<uint32_t> Register(int memfd, uint64_t offset, uint64_t length,
-                                    uint32_t access = 0) {
-    DeviceObjects* const objects = driver->objects().get();
-    absl::StatusOr<uint32_t> place = ReserveRegion(
-        objects,
-        {offset, length, access, kHeld, std::make_shared<const FileDescriptor>(CopyOf(memfd))});
-    if (!place.ok()) return place;
-    const absl::Status registered = RegisterGrant(*arena, device.get(), objects, *place);
-    if (!registered.ok()) return registered;
-    return arena::RegionOfGrant(*place);
-  }
   uint32_t Registered(const OwnMemory& memory, uint64_t offset, uint64_t length,
                       uint32_t access = 0) {
     const auto region = Register(memory.fd(), offset, length, access);

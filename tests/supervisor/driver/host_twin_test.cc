@@ -1,5 +1,6 @@
 #include "supervisor/driver/host_twin.h"
 
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ class HostTwinTest : public ::testing::Test {
     const pid_t process = fork();
     if (process == 0) {
       close(ends[0]);
-      auto twin = HostTwin::Make([](bool) { return absl::OkStatus(); });
+      auto twin = HostTwin::Make(show_);
       if (twin.ok()) original(*twin);
       _exit(0);
     }
@@ -51,6 +52,7 @@ class HostTwinTest : public ::testing::Test {
   }
 
   int said_ = -1;
+  std::function<absl::Status(bool)> show_ = [](bool) { return absl::OkStatus(); };
 };
 
 TEST_F(HostTwinTest, shouldGoOnWithWhatTheOriginalHadAtTheFork) {
@@ -71,6 +73,43 @@ TEST_F(HostTwinTest, shouldBeTheLatestAlone) {
               Die();
             }),
             "5");
+}
+
+// The original dies when it has forked the next twin, and before that one is the heir. That one
+// looks late, when the heir of before has forked a twin itself.
+TEST_F(HostTwinTest, shouldNotFollowWhereItWasNeverTheHeir) {
+  bool dies_when_forked = false;
+  show_ = [&](bool shown) {
+    if (!shown && dies_when_forked) Die();
+    return absl::OkStatus();
+  };
+  int pids[2], go_on[2];
+  ASSERT_EQ(pipe(pids), 0);
+  ASSERT_EQ(pipe(go_on), 0);
+  const auto look_late = [&] {
+    dies_when_forked = false;
+    const pid_t self = getpid();
+    char byte;
+    if (write(pids[1], &self, sizeof(self)) != sizeof(self) || read(go_on[0], &byte, 1) != 1) {
+      _exit(1);
+    }
+  };
+  EXPECT_EQ(AllThatIsSaid([&](HostTwin& twin) {
+              if (Follows(twin)) {
+                Say("heir");
+                if (Follows(twin)) return Say(" and its twin");
+                pid_t late = 0;
+                if (read(pids[0], &late, sizeof(late)) != sizeof(late)) _exit(1);
+                const FileDescriptor end = OpenPidfd(late).value();
+                if (write(go_on[1], "x", 1) != 1) _exit(1);
+                pollfd ended = {end.get(), POLLIN, 0};
+                (void)poll(&ended, 1, -1);
+                return twin.End();
+              }
+              dies_when_forked = true;
+              if (twin.Renew(look_late).ok()) Say(" and who was never the heir");
+            }),
+            "heir");
 }
 
 TEST_F(HostTwinTest, shouldKnowWhatWasNotedSinceTheFork) {
