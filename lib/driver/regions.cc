@@ -190,15 +190,15 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRegion(verbs::Devic
 
 namespace {
 
-// The arena's word about a grant or a region, and the key of its registration.
+// The arena's word about a grant or a region, and the rkey of its registration.
 struct Published {
   uint64_t* length;
-  uint32_t key;
+  uint32_t rkey;
 };
 Published PublishedAt(const arena::Arena& arena, uint32_t grant) {
   if (const uint32_t region = arena::RegionOfGrant(grant); region != 0) {
     arena::RegionRecord& record = arena.region(region);
-    return {&record.length, record.lkey};
+    return {&record.length, record.rkey};
   }
   arena::GrantRecord& record = arena.grant(grant);
   return {&record.length, record.rkey};
@@ -224,11 +224,11 @@ void TakeOverGrants(const arena::Arena& arena, verbs::Device* device, DeviceObje
     if (RegionMemory* const memory = MemoryOf(*objects, i)) memory->TakeOver();
     const Published published = PublishedAt(arena, i);
     const bool has_it =
-        grant.region != nullptr && *published.length != 0 && grant.region->rkey() == published.key;
+        grant.region != nullptr && *published.length != 0 && grant.region->rkey() == published.rkey;
     if (has_it) continue;
     grant = {};
     if (*published.length == 0) continue;
-    (void)device->AdoptRegion(published.key);  // and deregisters it
+    (void)device->AdoptRegion(published.rkey);  // and deregisters it
     arena::StoreRelease(*published.length, uint64_t{0});
   }
 }

@@ -576,9 +576,9 @@ void ConnectionManager::Accept(uint32_t index) {
     status = ids_[index]->Accept(QueuePairOf(connection), parameters);
   }
   BATON_CRASH_POINT("manager-accepted");
-  if (!status.ok()) OweEnd(index, CompletionStatus::kGeneralError);
-  connection.SetPhase(status.ok() ? Phase::kAccepted : Phase::kEnded);
-  if (status.ok()) return;
+  if (status.ok()) return connection.SetPhase(Phase::kAccepted);
+  OweEnd(index, CompletionStatus::kGeneralError);
+  connection.SetPhase(Phase::kEnded);
   BATON_CRASH_POINT("manager-not-accepted");
   Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));
   ids_[index].reset();  // tells the peer
@@ -635,7 +635,7 @@ void ConnectionManager::Free(uint32_t index) {
   connection.acknowledged = arena::LoadAcquire(first.completion_tail);
   BATON_CRASH_POINT("manager-slot-freed");
   connection.SetPhase(is_free ? Phase::kNone : Phase::kUnfreed);
-  if (connection.shard == connection.first_shard) return free_.push_back(index);
+  if (is_free) return free_.push_back(index);
   unfreed_.push_back({index, connection.first_shard, connection.acknowledged});
 }
 

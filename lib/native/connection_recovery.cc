@@ -12,7 +12,6 @@
 
 namespace baton::native {
 
-using arena::MailEntry;
 using arena::NoticeKind;
 using arena::PooledState;
 using verbs::CompletionStatus;

@@ -90,6 +90,11 @@ Received Receive(int socket, ControlMessage* message) {
   return second == Received::kNothing ? Received::kEnded : second;
 }
 
+bool HasEnded(int socket) {
+  uint8_t byte;
+  return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK) == 0;
+}
+
 bool Send(int socket, absl::Span<const uint8_t> bytes, int passed) {
   iovec data = {const_cast<uint8_t*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};

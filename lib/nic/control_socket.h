@@ -40,6 +40,9 @@ enum class Received {
 // Takes the next message of a SOCK_SEQPACKET socket. Never waits.
 Received Receive(int socket, ControlMessage* message);
 
+// Returns true if nothing is left to take, and the other side has closed the socket.
+bool HasEnded(int socket);
+
 // Sends a message of at most kMaxControlBytes, with `passed` unless it is negative. Never waits.
 // Returns false if the other side has closed the socket or does not read.
 bool Send(int socket, absl::Span<const uint8_t> bytes, int passed);

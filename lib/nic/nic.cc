@@ -263,17 +263,16 @@ bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlM
 void Nic::AddSocket(const Socket& file, const control::RequestHeader& header,
                     const ControlMessage& message) {
   if (!message.passed) return;
-  absl::StatusOr<SocketPair> pair = MakeSocketPair(SOCK_SEQPACKET | SOCK_NONBLOCK);
-  absl::Status status = pair.status();
-  absl::StatusOr<uint32_t> value = 0u;
-  if (pair.ok()) {
-    const absl::StatusOr<uint64_t> id = Watch(std::move(pair->ours), file.owner);
-    status = id.status();  // `file` may have moved
-    if (id.ok()) value = static_cast<uint32_t>(*id);
-  }
-  if (!status.ok()) value = status;
-  (void)SendMessage(message.passed.get(), ReplyTo(header, value),
-                    status.ok() ? pair->theirs.get() : -1);
+  FileDescriptor theirs;
+  const auto add = [&]() -> absl::StatusOr<uint32_t> {
+    BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_SEQPACKET | SOCK_NONBLOCK));
+    // `file` may have moved afterwards.
+    BATON_ASSIGN_OR_RETURN(const uint64_t id, Watch(std::move(pair.ours), file.owner));
+    theirs = std::move(pair.theirs);
+    return static_cast<uint32_t>(id);
+  };
+  const absl::StatusOr<uint32_t> number = add();
+  (void)SendMessage(message.passed.get(), ReplyTo(header, number), theirs.get());
 }
 
 // Ends a call socket of a dead process. What the process has sent there and the NIC has not read is

@@ -112,7 +112,7 @@ absl::StatusOr<Device::AdoptedId> Device::AdoptId(
     std::function<absl::Status(const Route& route)> /*check_route*/) {
   return CheckFollowable();
 }
-absl::StatusOr<std::unique_ptr<MemoryRegion>> Device::AdoptRegion(uint32_t /*lkey*/) {
+absl::StatusOr<std::unique_ptr<MemoryRegion>> Device::AdoptRegion(uint32_t /*rkey*/) {
   return CheckFollowable();
 }
 absl::Status Device::DestroyUnknownIds() { return CheckFollowable(); }

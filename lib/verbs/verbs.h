@@ -525,8 +525,8 @@ class Device {
   virtual absl::StatusOr<AdoptedId> AdoptId(
       uint32_t number, QueuePair* queue_pair,
       std::function<absl::Status(const Route& route)> check_route);
-  // Makes the object of a region that a former opener had, with this lkey.
-  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t lkey);
+  // Makes the object of a region that a former opener had, with this rkey.
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey);
   // Destroys the connections and listeners that have no object here, but not the requests whose
   // events are still to come. Listens again where an object is, and the former opener had stopped.
   virtual absl::Status DestroyUnknownIds();

@@ -394,33 +394,42 @@ void Child::Signal(int signal) {
   if (alive()) (void)SendSignal(process_.pidfd.get(), signal);
 }
 
-// A stopped driver forks no other twin. A twin has the driver's name at first.
-void Child::KillUnfollowed() {
-  Signal(SIGSTOP);
-  std::ifstream children(absl::StrCat("/proc/", process_.pid, "/task/", process_.pid, "/children"));
-  for (pid_t child = 0; alive() && children >> child;) {
-    const FileDescriptor pidfd = OpenPidfd(child).value_or(FileDescriptor());
+namespace {
+
+// Calls `look` with each child of the process's main thread, and its name. See proc(5).
+void ForEachChild(pid_t process, const std::function<void(pid_t, const std::string&)>& look) {
+  std::ifstream children(absl::StrCat("/proc/", process, "/task/", process, "/children"));
+  for (pid_t child = 0; children >> child;) {
     std::string name;
     std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
-    if (name == "baton-twin" || name == "baton-driver") (void)SendSignal(pidfd.get(), SIGKILL);
+    look(child, name);
   }
+}
+
+}  // namespace
+
+// A stopped driver forks no other twin. A twin has the driver's name at first.
+void Child::KillUnfollowed() {
+  if (!alive()) return;
+  Signal(SIGSTOP);
+  ForEachChild(process_.pid, [](pid_t child, const std::string& name) {
+    if (name != "baton-twin" && name != "baton-driver") return;
+    (void)SendSignal(OpenPidfd(child).value_or(FileDescriptor()).get(), SIGKILL);
+  });
   Signal(SIGKILL);
 }
 
 void ReapOrphans() {
   siginfo_t ended = {};  // most often no child has ended
   if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-  // proc(5): the file lists the children of a thread. Orphans are the main thread's.
-  std::ifstream children(absl::StrCat("/proc/self/task/", getpid(), "/children"));
   constexpr std::array<std::string_view, 5> kOrphans = {
       native::kUnmapperName, kNicName, "baton-twin", "baton-keeper", "baton-broker"};
-  for (pid_t child = 0; children >> child;) {
-    std::string name;
-    std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
+  // Orphans are the main thread's.
+  ForEachChild(getpid(), [&](pid_t child, const std::string& name) {
     if (std::find(kOrphans.begin(), kOrphans.end(), name) != kOrphans.end()) {
       waitpid(child, nullptr, WNOHANG);
     }
-  }
+  });
 }
 
 }  // namespace baton

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "lib/base/version.h"
 #include "proto/baton/internal/batond.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/spawn.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton::driver_process {
@@ -36,11 +36,8 @@ absl::Status BatondLink::NameThisProcess() const {
   if (lock_ < 0) return absl::OkStatus();
   const std::string path = absl::StrCat("/proc/self/fd/", lock_);
   const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  const std::string text = absl::StrCat(getpid(), "\n");
-  const auto size = static_cast<ssize_t>(text.size());
-  const bool named = file && pwrite(file.get(), text.data(), text.size(), 0) == size &&
-                     ftruncate(file.get(), size) == 0;
-  return named ? absl::OkStatus() : ErrnoStatus(errno, "the lock's file cannot be written");
+  if (file && WriteProcessNumber(file.get())) return absl::OkStatus();
+  return ErrnoStatus(errno, "the lock's file cannot be written");
 }
 
 std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {

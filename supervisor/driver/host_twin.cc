@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,13 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/process_limits.h"
 #include "lib/base/status.h"
+#include "supervisor/driver/workers/forked_child.h"
 
 namespace baton::driver_process {
 namespace {
@@ -38,63 +36,35 @@ bool ReapOne(const FileDescriptor& pidfd) {
 }  // namespace
 
 absl::StatusOr<HostTwin> HostTwin::Make(std::function<absl::Status(bool)> show) {
-  const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  void* const mapped =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return ErrnoStatus(errno, "mmap of the twin's board");
-  HostTwin twin(std::move(show), MappedMemory(static_cast<uint8_t*>(mapped), {bytes}));
-  new (mapped) Board();
-  BATON_RETURN_IF_ERROR(twin.ShowBoard(false));
-  return twin;
+  BATON_ASSIGN_OR_RETURN(auto board, SharedArray<Board>::Make(1));
+  return HostTwin(std::move(show), std::move(board));
 }
 
-absl::Status HostTwin::ShowBoard(bool shown) const {
-  const int advice = shown ? MADV_DOFORK : MADV_DONTFORK;
-  if (madvise(memory_.get(), memory_.get_deleter().bytes, advice) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "madvise of the twin's board");
+absl::Status HostTwin::Show(bool shown) {
+  BATON_RETURN_IF_ERROR(boards_.SetInherited(shown));
+  return show_(shown);
 }
 
 absl::StatusOr<HostTwin::Side> HostTwin::Renew(const std::function<void()>& begin) {
   const uint64_t number = board().last_number.fetch_add(1) + 1;
   BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
-  BATON_RETURN_IF_ERROR(ShowBoard(true));
-  const absl::Status shown = show_(true);
-  const absl::StatusOr<pid_t> forked = shown.ok() ? Fork() : absl::StatusOr<pid_t>(shown);
-  if (forked.ok() && *forked == 0) {
+  const absl::Status shown = Show(true);
+  absl::StatusOr<ForkedChild> twin = shown.ok() ? Fork() : absl::StatusOr<ForkedChild>(shown);
+  const bool is_twin = twin.ok() && twin->pid == 0;
+  if (is_twin) {
     begin();
     AwaitDeath(original, number);
   }
   // Both processes come here.
-  const absl::Status hidden = show_(false);
-  const absl::Status board_hidden = ShowBoard(false);
-  if (forked.ok() && *forked == 0) return Side::kTwin;
-  BATON_RETURN_IF_ERROR(forked.status());
+  const absl::Status hidden = Show(false);
+  if (is_twin) return Side::kTwin;
+  BATON_RETURN_IF_ERROR(twin.status());
   BATON_RETURN_IF_ERROR(hidden);
-  BATON_RETURN_IF_ERROR(board_hidden);
-  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(*forked);
-  if (!pidfd.ok()) {
-    (void)kill(*forked, SIGKILL);
-    (void)waitpid(*forked, nullptr, 0);
-    return pidfd.status();
-  }
   board().heir.store(number);
-  if (pidfd_) {
-    (void)SendSignal(pidfd_.get(), SIGKILL);
-    ended_.push_back(std::move(pidfd_));
-  }
-  pid_ = *forked;
-  pidfd_ = *std::move(pidfd);
+  EndTwin();
+  pid_ = twin->pid;
+  pidfd_ = std::move(twin->pidfd);
   return Side::kOriginal;
-}
-
-absl::StatusOr<pid_t> HostTwin::Fork() {
-  // Another thread's locks would stay held in the twin.
-  if (const int threads = CountThreads(); threads != 1) {
-    return absl::FailedPreconditionError(absl::StrCat("this process has ", threads, " threads"));
-  }
-  const pid_t forked = fork();
-  if (forked < 0) return ErrnoStatus(errno, "fork of the twin (see RLIMIT_NPROC, pids.max)");
-  return forked;
 }
 
 // In the twin. Returns when it has to follow. All descriptors of the dead process are closed then.
@@ -120,6 +90,10 @@ void HostTwin::AwaitDeath(const FileDescriptor& original, uint64_t number) {
 
 void HostTwin::End() {
   board().heir.store(0);
+  EndTwin();
+}
+
+void HostTwin::EndTwin() {
   if (!pidfd_) return;
   (void)SendSignal(pidfd_.get(), SIGKILL);
   ended_.push_back(std::move(pidfd_));

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/mapped_memory.h"
+#include "lib/base/shared_array.h"
 
 namespace baton::driver_process {
 
@@ -69,20 +69,20 @@ class HostTwin {
     std::atomic<uint64_t> followed_ns{0};   // MonotonicNanoseconds() of the last succession
     std::atomic<uint32_t> early_deaths{0};  // in a row
     std::atomic<uint32_t> noted_bytes{0};
-    char noted[kMostNoted];
+    char noted[kMostNoted] = {};
   };
 
-  HostTwin(std::function<absl::Status(bool)> show, MappedMemory memory)
-      : show_(std::move(show)), memory_(std::move(memory)) {}
+  HostTwin(std::function<absl::Status(bool)> show, SharedArray<Board> board)
+      : show_(std::move(show)), boards_(std::move(board)) {}
 
-  Board& board() const { return *reinterpret_cast<Board*>(memory_.get()); }
-  absl::Status ShowBoard(bool shown) const;
-  static absl::StatusOr<pid_t> Fork();
+  Board& board() const { return boards_[0]; }
+  absl::Status Show(bool shown);
   void AwaitDeath(const FileDescriptor& original, uint64_t number);
+  void EndTwin();
   void ReapEnded();
 
   std::function<absl::Status(bool)> show_;
-  MappedMemory memory_;  // of the board
+  SharedArray<Board> boards_;  // one
   pid_t pid_ = 0;
   FileDescriptor pidfd_;
   std::vector<FileDescriptor> ended_;  // pidfds of former ones, until they are reaped

@@ -304,7 +304,7 @@ void World::OnCrashPoint(const char* name) {
     drivers_->OnHostPoint(where);
     return context_.interleave();
   }
-  // Who manages connections dies in connection_recovery_test.
+  // The manager of connections dies in connection_recovery_test.
   if (where.starts_with("manager")) return;
   // These do not die here.
   if (where.starts_with("keeper") || where.starts_with("succession")) return context_.interleave();

@@ -26,32 +26,23 @@
 #include "tests/harness/peer_process.h"
 #include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
+#include "tests/system/death_fixture.h"
 
 namespace baton {
 namespace {
 
-using harness::Cluster;
 using harness::ClusterOptions;
 using harness::LedgerWorker;
 using harness::PeerOptions;
-using harness::PeerProcess;
 
-class BrokerDeath : public harness::ClusterFixture {
+class BrokerDeath : public death::DeathTest {
  protected:
   void Start(const ClusterOptions& options = ClusterOptions()) {
-    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
-    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
-    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
-    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(DeathTest::Start(options));
     ASSERT_NO_FATAL_FAILURE(AwaitBoth());
     driver_ = Service().driver_pid();
   }
 
-  v1::Service Service() {
-    const auto status = cluster_->operators().GetStatus();
-    BATON_CHECK(status.ok() && status->services_size() == 1);
-    return status->services(0);
-  }
   // Waits until a broker drives, and another one waits.
   void AwaitBoth() {
     ASSERT_OK(harness::WaitUntil("a broker and its twin", [&] {
@@ -73,24 +64,11 @@ class BrokerDeath : public harness::ClusterFixture {
       return lives(broker_) && lives(twin_);
     }));
   }
-  void Kill(pid_t process) { ASSERT_EQ(kill(process, SIGKILL), 0) << process; }
-
   void ExpectServed() {
-    ASSERT_OK(peer_->Settle());
-    auto newcomer = cluster_->StartPeer(PeerOptions());
-    ASSERT_OK(newcomer);
-    harness::ExpectNothingLost(**newcomer);
+    DeathTest::ExpectServed();
     EXPECT_EQ(Service().driver_pid(), driver_);
   }
-  bool HasEvent(const std::string& kind) {
-    const auto events = cluster_->keeper().NewEvents();
-    BATON_CHECK(events.ok());
-    return std::any_of(events->begin(), events->end(),
-                       [&](const v1::Event& event) { return event.kind() == kind; });
-  }
 
-  std::unique_ptr<LedgerWorker> owner_;
-  std::unique_ptr<PeerProcess> peer_;
   pid_t driver_ = 0, broker_ = 0, twin_ = 0;
 };
 
@@ -100,7 +78,7 @@ TEST_F(BrokerDeath, shouldBeFollowedByItsTwin) {
   ASSERT_NO_FATAL_FAILURE(Kill(former));
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
   EXPECT_EQ(broker_, heir);
-  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_followed"); }));
+  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_followed").value(); }));
   ExpectServed();
   harness::ExpectNothingLost(*peer_);
 }
@@ -133,7 +111,7 @@ TEST_F(BrokerDeath, shouldBeFollowedWhereItIsStopped) {
   const pid_t former = broker_;
   ASSERT_EQ(kill(former, SIGSTOP), 0);
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
-  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_killed"); }));
+  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_killed").value(); }));
   ExpectServed();
   harness::ExpectNothingLost(*peer_);
 }

@@ -25,24 +25,21 @@
 #include "tests/harness/peer_process.h"
 #include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
+#include "tests/system/death_fixture.h"
 
 namespace baton {
 namespace {
 
-using harness::Cluster;
 using harness::ClusterOptions;
 using harness::LedgerWorker;
 using harness::PeerOptions;
 using harness::PeerProcess;
 using harness::TwinOf;
 
-class DriverDeath : public harness::ClusterFixture {
+class DriverDeath : public death::DeathTest {
  protected:
   void Start(const ClusterOptions& options = ClusterOptions()) {
-    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
-    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
-    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
-    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(DeathTest::Start(options));
     ASSERT_NO_FATAL_FAILURE(AwaitAnother(0));
   }
   // Waits until a driver that is not `dead` is known, and has a twin that is not.
@@ -61,21 +58,7 @@ class DriverDeath : public harness::ClusterFixture {
     EXPECT_OK(harness::WaitUntil("the twin", [&] { return TwinOf(driver_) != 0; }));
     return TwinOf(driver_);
   }
-  void Kill(pid_t process) { ASSERT_EQ(kill(process, SIGKILL), 0) << process; }
-  void ExpectServed() {
-    ASSERT_OK(peer_->Settle());
-    const auto newcomer = cluster_->StartPeer(PeerOptions());
-    ASSERT_OK(newcomer);
-    harness::ExpectNothingLost(**newcomer);
-  }
-  bool HasEvent(const std::string& kind) {
-    const auto events = cluster_->keeper().NewEvents();
-    return events.ok() && std::any_of(events->begin(), events->end(),
-                                      [&](const v1::Event& event) { return event.kind() == kind; });
-  }
 
-  std::unique_ptr<LedgerWorker> owner_;
-  std::unique_ptr<PeerProcess> peer_;
   pid_t driver_ = 0, twin_ = 0;
 };
 
@@ -85,7 +68,8 @@ TEST_F(DriverDeath, shouldBeFollowedByItsTwin) {
   ASSERT_NO_FATAL_FAILURE(Kill(driver_));
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
   EXPECT_EQ(driver_, heir);
-  EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("driver_followed"); }));
+  EXPECT_OK(
+      harness::WaitUntil("the event", [&] { return HasEvent("driver_followed").value_or(false); }));
   ExpectServed();
   harness::ExpectNothingLost(*peer_);
 }

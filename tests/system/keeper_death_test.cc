@@ -43,6 +43,7 @@
 #include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
+#include "tests/system/death_fixture.h"
 #include "worker/worker.h"
 
 namespace baton {
@@ -50,9 +51,7 @@ namespace {
 
 using harness::Cluster;
 using harness::ClusterOptions;
-using harness::LedgerWorker;
 using harness::PeerOptions;
-using harness::PeerProcess;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -91,24 +90,17 @@ bool WaitsForAnAnswer(pid_t keeper) {
       .starts_with(absl::StrCat(SYS_poll, " "));
 }
 
-class KeeperDeath : public harness::ClusterFixture {
+class KeeperDeath : public death::DeathTest {
  protected:
   void Start(const ClusterOptions& options = ClusterOptions()) {
-    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
-    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
-    StartLoad();
+    ASSERT_NO_FATAL_FAILURE(DeathTest::Start(options));
+    driver_ = Service().driver_pid();
   }
   void StartLoad() {
-    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
-    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(DeathTest::StartLoad());
     driver_ = Service().driver_pid();
   }
 
-  v1::Service Service() {
-    const auto status = cluster_->operators().GetStatus();
-    BATON_CHECK(status.ok() && status->services_size() == 1);
-    return status->services(0);
-  }
   // Ends the keeper with `signal`, and returns when another serves.
   void Replace(int signal = SIGKILL) {
     const pid_t keeper = Service().keeper_pid();
@@ -122,12 +114,6 @@ class KeeperDeath : public harness::ClusterFixture {
              status->services(0).keeper_pid() != keeper;
     }));
     EXPECT_EQ(Service().driver_pid(), driver_);
-  }
-  void ExpectServed() {
-    ASSERT_OK(peer_->Settle());
-    auto newcomer = cluster_->StartPeer(PeerOptions());
-    ASSERT_OK(newcomer);
-    harness::ExpectNothingLost(**newcomer);
   }
   static ClusterOptions SharedReceives() {
     ClusterOptions options;
@@ -224,8 +210,6 @@ class KeeperDeath : public harness::ClusterFixture {
     return cluster_->directory() + "/libexec/baton-keeper";
   }
 
-  std::unique_ptr<LedgerWorker> owner_;
-  std::unique_ptr<PeerProcess> peer_;
   pid_t driver_ = 0;
   pid_t stopped_keeper_ = 0;  // 0: none is
 };

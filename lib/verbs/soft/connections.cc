@@ -45,7 +45,6 @@ class SoftConnections::SoftListener final : public Listener {
   }
 
   Address address() const override { return address_; }
-  uint32_t number() const { return number_; }
   // A former opener has stopped listening, and nobody knows that.
   absl::Status ListenAgain() {
     const nic::control::Listen message = {.address = ToControl(address_), .backlog = backlog_};

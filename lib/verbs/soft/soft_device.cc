@@ -17,6 +17,7 @@
 #include "lib/base/status.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/client.h"
+#include "lib/nic/control_socket.h"
 #include "lib/nic/frame_stream.h"
 #include "lib/nic/limits.h"
 #include "lib/nic/nic.h"
@@ -31,12 +32,6 @@ namespace {
 constexpr uint32_t kMaxRequests = 16'384;
 constexpr uint32_t kMaxCompletionEntries = 4u << 20;
 constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
-
-// Returns true if the other end of `socket`, which nobody writes to any more, is closed.
-bool HasEnded(int socket) {
-  uint8_t byte;
-  return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK) == 0;
-}
 
 absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) {
   if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -120,8 +115,8 @@ class SoftDevice final : public Device {
       std::function<absl::Status(const Route& route)> check_route) override {
     return connections_->AdoptId(number, queue_pair, std::move(check_route));
   }
-  absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t lkey) override {
-    return std::make_unique<SoftMemoryRegion>(client_.get(), lkey);
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey) override {
+    return std::make_unique<SoftMemoryRegion>(client_.get(), rkey);
   }
   absl::Status DestroyUnknownIds() override { return connections_->DestroyUnknown(); }
 
@@ -382,7 +377,7 @@ void SoftDevice::Look() {
 void SoftDevice::LookForLoss() {
   if (lost_) return;
   const bool silent = client_->calls().lost() || connections_->calls().lost();
-  if (silent || HasEnded(client_->file())) SetLost();
+  if (silent || nic::HasEnded(client_->file())) SetLost();
 }
 
 // Stops watching the NIC's sockets, which would be readable for ever.

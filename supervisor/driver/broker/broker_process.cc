@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <numeric>
@@ -16,6 +15,7 @@
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/native/mappings.h"
+#include "lib/nic/control_socket.h"
 #include "supervisor/driver/broker/broker_message.h"
 #include "supervisor/driver/engine/news_line.h"
 
@@ -177,8 +177,7 @@ void BrokerProcess::ReadMessages() {
 // Ends this process if the one that forked it is dead, and the one that follows was forked before
 // it, so that nobody would send it messages.
 void BrokerProcess::EndIfUnknown() const {
-  uint8_t byte;
-  if (recv(inheritance_.messages, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0) _exit(0);
+  if (nic::HasEnded(inheritance_.messages)) _exit(0);
 }
 
 bool BrokerProcess::HandleNotices(uint32_t most) {

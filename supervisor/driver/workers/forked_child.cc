@@ -43,7 +43,7 @@ void ResetSignals() {
 
 }  // namespace
 
-absl::StatusOr<ForkedChild> ForkChild(const std::function<void()>& run) {
+absl::StatusOr<ForkedChild> Fork() {
   BATON_RETURN_IF_ERROR(CheckAlone());
   ForkedChild child;
   // Holds room for the child's pidfd: nobody would reap a child that has none.
@@ -51,16 +51,20 @@ absl::StatusOr<ForkedChild> ForkChild(const std::function<void()>& run) {
   child.pid = fork();
   if (child.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
   child.pidfd.Reset();  // in both processes
-  if (child.pid == 0) {
-    run();
-    _exit(127);
-  }
+  if (child.pid == 0) return child;
   absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(child.pid);
   // The child stays a zombie: its object's file system may delay its death, and the driver never
   // waits.
   if (!pidfd.ok()) kill(child.pid, SIGKILL);
   BATON_ASSIGN_OR_RETURN(child.pidfd, std::move(pidfd));
   return child;
+}
+
+absl::StatusOr<ForkedChild> ForkChild(const std::function<void()>& run) {
+  absl::StatusOr<ForkedChild> child = Fork();
+  if (!child.ok() || child->pid != 0) return child;
+  run();
+  _exit(127);
 }
 
 void BeginChild(const char* name) {

@@ -21,8 +21,10 @@ struct ForkedChild {
   pid_t pid = 0;
   FileDescriptor pidfd;
 };
-// Forks. The child runs `run`, which must not return. kFailedPrecondition: this process has more
-// than one thread, so a lock could stay held for ever in the child.
+// Forks, and returns twice, as fork(2) does: in the child `pid` is 0. kFailedPrecondition: this
+// process has more than one thread, so a lock could stay held for ever in the child.
+absl::StatusOr<ForkedChild> Fork();
+// Forks. The child runs `run`, which must not return.
 absl::StatusOr<ForkedChild> ForkChild(const std::function<void()>& run);
 
 // The child calls both, in this order. BeginChild() gives it a process group, a name, an ordinary

@@ -63,7 +63,7 @@ class Driver final : public driver::DriverObserver {
  public:
   Driver(arena::Arena* arena, verbs::Device* device, const ConnectionManager& manager)
       : objects(std::make_shared<driver::DeviceObjects>()) {
-    // What it would have inherited: the same queues and regions.
+    // It would have inherited the same queues and regions.
     objects->connections.resize(arena->shape().connections);
     Borrow(manager.objects().get(), objects.get());
     pool = QueuePairPool(manager.pool().shards());

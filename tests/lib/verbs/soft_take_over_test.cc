@@ -1,5 +1,5 @@
-// What a process finds that follows the dead opener of a soft device, from which it was forked. In
-// these tests the child is the opener that dies, and the test goes on in its place.
+// A process that was forked from the opener of a soft device follows it when it is dead. In these
+// tests the child is the opener that dies, and the test goes on in its place.
 #include <sys/wait.h>
 #include <unistd.h>
 
