@@ -176,7 +176,7 @@ TEST_F(Restart, shouldServeAgainAfterTheDriverIsKilled) {
               }).ok());
   const auto next = StartLedger(2);
   ASSERT_TRUE(next);
-  EXPECT_TRUE(cluster_->OwnsAllShards(next->id));
+  EXPECT_OK(cluster_->WaitUntilOwner(next->id));  // once a broker is ready
   EXPECT_EQ(cluster_->port(), port);
 }
 

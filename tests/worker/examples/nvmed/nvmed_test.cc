@@ -673,8 +673,9 @@ TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
   doomed.test_hooks = true;
   doomed.crash_at = "nvmed-accept-end:6";
   ASSERT_NO_FATAL_FAILURE(StartWorker(doomed, &worker_));
-  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
+  // Two that are ready before a broker is could be given the shards in either order.
   ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
   StartLoad(kMemoryNamespace);  // the first two of those that it accepts
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ASSERT_OK(worker_->process->Signal(SIGSTOP));
