@@ -147,6 +147,19 @@ TEST_F(StandbysTest, shouldEndUnderTheNextKeeperWhenNoneIsWantedAnyMore) {
   EXPECT_TRUE(cluster_->OwnsAllShards(now.owner.id()));
 }
 
+// A broker that is stopped could give the standby a shard. So the standby is asked to end when the
+// broker is dead, and another has followed.
+TEST_F(StandbysTest, shouldEndWhenABrokerIsStoppedAsNoneIsWantedAnyMore) {
+  Pair now;
+  ASSERT_NO_FATAL_FAILURE(StartPair(&now));
+  const auto service = cluster_->GetService();
+  ASSERT_OK(service);
+  ASSERT_EQ(kill(service->service().broker_pid(), SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(SetPolicy(""));
+  ASSERT_OK(cluster_->WaitUntilGone(now.standby.id()));
+  EXPECT_TRUE(cluster_->OwnsAllShards(now.owner.id()));
+}
+
 // A standby ends as every worker does whose driver is gone. The next keeper starts none before a
 // worker serves again.
 TEST_F(StandbysTest, shouldEndWithTheDriverAndComeBackWithTheNextWorker) {

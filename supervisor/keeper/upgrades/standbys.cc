@@ -137,7 +137,8 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
     standby.was_ready |= ready;
     standby.has_served |= standby.serves;
     // It was given a shard before it was asked to end, so it goes on.
-    if (standby.serves) standby.ending = standby.killed = false;
+    if (standby.serves) standby.unwanted = standby.ending = standby.killed = false;
+    if (standby.unwanted) End(standby);
     // A standby that has attached since is asked to end now.
     if (standby.ending && standby.attached) (void)context_.workers.Retire(standby.pid);
   }
@@ -317,14 +318,16 @@ void Standbys::EndSurplus(const WorkerRoles& roles) {
          ++standby) {
       if (standby->ready != ready || standby->ending || standby->serves) continue;
       End(*standby);
-      count -= standby->ending;
+      --count;
     }
   }
 }
 
-// Does nothing if the standby serves by now.
 void Standbys::End(Standby& standby) {
-  if (standby.ending || standby.serves || !context_.workers.Retire(standby.pid)) return;
+  if (standby.ending || standby.serves) return;
+  // Either it has just got a shard, or the broker is stopped and does not answer.
+  standby.unwanted = !context_.workers.Retire(standby.pid);
+  if (standby.unwanted) return;
   standby.ending = true;
   standby.deadline = Clock::now() + context_.workers.stop_timeout();
   if (!standby.attached && standby.process) standby.process->Signal(SIGTERM);

@@ -59,6 +59,7 @@ class Standbys {
     bool was_ready = false;  // at some time
     bool has_served = false;
     bool replaced = false;  // by the upgrade that is under way, which ends it
+    bool unwanted = false;  // it is to end, and could not be asked to yet
     bool ending = false;    // it was asked to
     bool killed = false;
     bool not_entered = false;  // its program could not be run
@@ -89,6 +90,7 @@ class Standbys {
   void TellWhyNone(const absl::Status& why);
 
   void EndSurplus(const WorkerRoles& roles);
+  // Asks it to end, at once or at a later look. Does nothing if it serves.
   void End(Standby& standby);
   void CheckDeadlines();
   void GiveUp(Standby& standby);
