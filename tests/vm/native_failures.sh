@@ -85,7 +85,7 @@ test_ends() {
       kill -KILL "$nic"
       wait_for "the loss of the device" has_logged 'device_lost: .*the process that is its NIC has ended'
     else
-      kill -KILL "$driver"
+      kill_unfollowed "$driver"
     fi
     wait_for "the peer to be disconnected" has_ended "peer$i"
     soon are_gone "${all[@]}"
