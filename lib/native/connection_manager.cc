@@ -138,7 +138,7 @@ void ConnectionManager::DestroyQueuePair(uint32_t shard, uint32_t number) {
   const uint32_t index = std::exchange(occupied_[shard][place], 0) - 1;
   if (index < connections_.size()) {
     Disconnect(index);
-    ids_[index].reset();  // it refers to the queue pair
+    DestroyId(index);  // it refers to the queue pair
     connections_[index].pooled = -1;
   }
   GiveBack(shard, place);
@@ -581,7 +581,7 @@ void ConnectionManager::Accept(uint32_t index) {
   connection.SetPhase(Phase::kEnded);
   BATON_CRASH_POINT("manager-not-accepted");
   Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));
-  ids_[index].reset();  // tells the peer
+  DestroyId(index);  // tells the peer
 }
 
 void ConnectionManager::Reject(uint32_t index) {
@@ -602,7 +602,7 @@ void ConnectionManager::Disconnect(uint32_t index) {
   if (phase == Phase::kRequested) return Reject(index);
   if (phase != Phase::kAccepted && phase != Phase::kConnecting) return;
   if (phase == Phase::kConnecting) {
-    ids_[index].reset();
+    DestroyId(index);
   } else {
     (void)ids_[index]->Disconnect();
   }
@@ -610,10 +610,18 @@ void ConnectionManager::Disconnect(uint32_t index) {
   connection.SetPhase(Phase::kEnded);
 }
 
+// Another connection may get the id's number, so the table forgets it first.
+void ConnectionManager::DestroyId(uint32_t index) {
+  connections_[index].id = 0;
+  arena::OrderForCrash();
+  BATON_CRASH_POINT("manager-id-forgotten");
+  ids_[index].reset();
+}
+
 void ConnectionManager::Free(uint32_t index) {
   observer_->OnFree(index);
   Connection& connection = connections_[index];
-  ids_[index].reset();
+  DestroyId(index);
   --used_[connection.shard];
   BATON_CRASH_POINT("manager-id-freed");
   // The device may still have completions of an abandoned connection.

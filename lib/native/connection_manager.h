@@ -140,6 +140,7 @@ class ConnectionManager {
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
+  void DestroyId(uint32_t connection);
   void GiveBack(uint32_t shard, uint32_t place);
   void Spend(uint32_t shard, uint32_t place, bool rests);
   void SpendNeverConnected(uint32_t connection, bool rests);

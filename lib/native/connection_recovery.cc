@@ -16,6 +16,29 @@ using arena::NoticeKind;
 using arena::PooledState;
 using verbs::CompletionStatus;
 
+namespace {
+
+verbs::Device::IdStage StageOf(Phase phase) {
+  using Stage = verbs::Device::IdStage;
+  switch (phase) {
+    case Phase::kRequested:
+      return Stage::kRequested;
+    case Phase::kAccepting:
+      return Stage::kAccepting;
+    case Phase::kConnecting:
+      return Stage::kConnecting;
+    case Phase::kAccepted:
+      return Stage::kOpen;
+    case Phase::kNone:
+    case Phase::kEnded:
+    case Phase::kUnfreed:
+      break;
+  }
+  return Stage::kEnded;
+}
+
+}  // namespace
+
 absl::Status ConnectionManager::TakeOver() {
   ForgetFormer();
   for (uint32_t i = 0; i < connections_.size(); ++i) BATON_RETURN_IF_ERROR(TakeOverSlot(i));
@@ -62,10 +85,12 @@ absl::Status ConnectionManager::TakeOverSlot(uint32_t index) {
 // An order that the dead process had not carried out is still in its ring.
 absl::Status ConnectionManager::AdoptId(uint32_t index) {
   Connection& connection = connections_[index];
-  auto adopted =
-      device_->AdoptId(connection.id, connection.pooled < 0 ? nullptr : QueuePairOf(connection),
-                       driver::RouteCheckOf(gate_));
   const Phase phase = connection.phase();
+  auto adopted =
+      device_->AdoptId({.number = connection.id,
+                        .stage = StageOf(phase),
+                        .queue_pair = connection.pooled < 0 ? nullptr : QueuePairOf(connection),
+                        .check_route = driver::RouteCheckOf(gate_)});
   if (absl::IsNotFound(adopted.status())) {
     // The dead process has destroyed it, and was about to store that the connection has ended.
     if (phase == Phase::kEnded) return absl::OkStatus();

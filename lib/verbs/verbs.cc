@@ -107,11 +107,7 @@ absl::Status Device::CheckFollowable() const {
                                                " nobody can follow the process that opened it"));
 }
 absl::Status Device::TakeOver() { return CheckFollowable(); }
-absl::StatusOr<Device::AdoptedId> Device::AdoptId(
-    uint32_t /*number*/, QueuePair* /*queue_pair*/,
-    std::function<absl::Status(const Route& route)> /*check_route*/) {
-  return CheckFollowable();
-}
+absl::StatusOr<Device::AdoptedId> Device::AdoptId(FormerId /*former*/) { return CheckFollowable(); }
 absl::StatusOr<std::unique_ptr<MemoryRegion>> Device::AdoptRegion(uint32_t /*rkey*/) {
   return CheckFollowable();
 }

@@ -1,5 +1,6 @@
 // The interface between Baton and RDMA hardware, in the terms of verbs. Two devices implement it:
-// `soft` (lib/verbs/soft, a reliable-connected device over TCP) and `rdma` (libibverbs, librdmacm).
+// `soft` (lib/verbs/soft, a reliable-connected device over TCP) and `rdma` (libibverbs and the
+// kernel's rdma_cm).
 //
 // Thread-safety: none. One thread at a time uses all objects of a Device (the driver of its
 // queues). Lifetime: a Device outlives all objects made from it.
@@ -344,8 +345,8 @@ class ConnectionId {
   // Disconnects from the peer and sets the queue pair to the error state. kDisconnected follows.
   virtual absl::Status Disconnect() = 0;
 
-  // Identifies the connection for Device::AdoptId. It is no other's as long as the device is open.
-  // 0: the device has no such numbers.
+  // Identifies the connection for Device::AdoptId, until this object is destroyed: another one may
+  // have the number then. 0: the device has no such numbers.
   virtual uint32_t number() const { return 0; }
 
   void* context = nullptr;  // the user's
@@ -509,22 +510,37 @@ class Device {
 
   // Returns OK if a process that was forked from the opener can follow it, otherwise the reason.
   virtual absl::Status CheckFollowable() const;
+  // Sets whether processes that are forked from now on have the memory that a follower needs.
+  virtual absl::Status SetFollowable(bool /*followable*/) { return absl::OkStatus(); }
 
   // A forked process that has not called AfterFork() calls this once the opener is dead, and is the
   // opener from then on. It has the objects and the listeners from before the fork. Objects that
   // were made later stay until the device is closed. Its ids are none any more: AdoptId() makes
-  // them anew. The last event that the former opener took with NextEvent(), and the last with
-  // NextDeviceEvent(), come again, unless it had asked for another one since.
+  // them anew. DestroyUnknownIds() follows, before anything else is asked of ids. The last event
+  // that the former opener took with NextEvent(), and the last with NextDeviceEvent(), come again,
+  // unless it had asked for another one since.
   virtual absl::Status TakeOver();
+  // How far a former opener had come with a connection, as far as it has stored.
+  enum class IdStage : uint8_t {
+    kRequested,   // by the peer
+    kAccepting,   // it may have called Accept()
+    kConnecting,  // it has called Connect(), and may have been told what became of that
+    kOpen,        // accepted, by either side
+    kEnded,       // rejected or disconnected, by either side
+  };
+  struct FormerId {
+    uint32_t number = 0;
+    IdStage stage = IdStage::kRequested;
+    QueuePair* queue_pair = nullptr;                              // null: it is not known yet
+    std::function<absl::Status(const Route& route)> check_route;  // see ConnectionParameters
+  };
   struct AdoptedId {
     std::unique_ptr<ConnectionId> id;
     bool unaccepted = false;  // it is a peer's request, and was not accepted
   };
-  // Makes the object of a connection that a former opener had. `queue_pair`: null if it is not
-  // known yet. `check_route`: see ConnectionParameters. kNotFound: there is no such connection.
-  virtual absl::StatusOr<AdoptedId> AdoptId(
-      uint32_t number, QueuePair* queue_pair,
-      std::function<absl::Status(const Route& route)> check_route);
+  // Makes the object of a connection that a former opener had. kNotFound: there is no such
+  // connection.
+  virtual absl::StatusOr<AdoptedId> AdoptId(FormerId former);
   // Makes the object of a region that a former opener had, with this rkey.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey);
   // Destroys the connections and listeners that have no object here, but not the requests whose

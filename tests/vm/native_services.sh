@@ -204,7 +204,7 @@ test_privileges() {
 1 descriptor socket
 1 shares /dev/infiniband/uverbs0
 1 shares /dev/zero (deleted)'
-    kept='/dev/infiniband/*' kept_by_workers=2
+    kept='/dev/infiniband/*' kept_by_workers=1
   fi
 
   # These workers run as the user that batond runs as. Its groups are theirs only where it cannot drop them. The third one

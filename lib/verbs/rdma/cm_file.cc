@@ -347,6 +347,7 @@ absl::Status CmFile::ResolveRoute(uint32_t id, uint32_t timeout_ms) {
 
 absl::StatusOr<CmAddresses> CmFile::QueryAddresses(uint32_t id) const {
   rdma_ucm_query_addr_resp answer = {};
+  answer.ibdev_index = CmAddresses::kNoIndex;
   BATON_RETURN_IF_ERROR(Query(id, RDMA_USER_CM_QUERY_ADDR, &answer));
   CmAddresses addresses;
   addresses.node_guid = answer.node_guid;

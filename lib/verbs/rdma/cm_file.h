@@ -74,9 +74,11 @@ struct CmEventSlot {
 
 // Everything but the addresses is 0 while the id is not bound to a device.
 struct CmAddresses {
-  uint64_t node_guid = 0;  // big-endian, as ibv_get_device_guid returns it
-  uint32_t device_index = 0;
-  uint16_t p_key = 0;  // big-endian
+  static constexpr uint32_t kNoIndex = ~uint32_t{0};
+
+  uint64_t node_guid = 0;     // big-endian, as ibv_get_device_guid returns it
+  uint32_t device_index = 0;  // of ibv_get_device_index; kNoIndex: the kernel does not say
+  uint16_t p_key = 0;         // big-endian
   uint8_t port = 0;
   SocketAddress local, peer;  // a listener's peer has the family of its own address, and port 0
 };
@@ -115,6 +117,8 @@ class CmFile {
   // epoll instance that has the file is told nothing: call NextEvent after Migrate until it returns
   // false.
   int fd() const { return file_.get(); }
+  // The file is not closed. For a forked process that has closed descriptors it did not need.
+  void Leave() { (void)file_.Release(); }
 
   // Makes an id of a reliable connection. `uid` comes back in events. It must not be 0: the kernel
   // drops all events of an id whose uid is 0. Use an index, not a pointer: the uid outlives the

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/verbs/port_taken.h"
-#include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/socket_address.h"
 
@@ -36,12 +35,9 @@ constexpr size_t kPortTries = 32;
 // retry_count and rnr_retry_count are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
 
-static_assert(uint32_t{RDMA_CM_EVENT_CONNECT_REQUEST} == uint32_t(CmEventNumber::kConnectRequest));
-static_assert(uint32_t{RDMA_CM_EVENT_CONNECT_ERROR} == uint32_t(CmEventNumber::kConnectError));
-static_assert(uint32_t{RDMA_CM_EVENT_UNREACHABLE} == uint32_t(CmEventNumber::kUnreachable));
-static_assert(uint32_t{RDMA_CM_EVENT_REJECTED} == uint32_t(CmEventNumber::kRejected));
-static_assert(uint32_t{RDMA_CM_EVENT_DISCONNECTED} == uint32_t(CmEventNumber::kDisconnected));
-static_assert(uint32_t{RDMA_CM_EVENT_DEVICE_REMOVAL} == uint32_t(CmEventNumber::kDeviceRemoval));
+// The field above the service level is the class of service (PathRecord of InfiniBand's subnet
+// administration).
+constexpr uint16_t kServiceLevelMask = 0xf;
 
 absl::Status CheckLength(std::string_view private_data, size_t limit) {
   if (private_data.size() <= limit) return absl::OkStatus();
@@ -58,17 +54,29 @@ absl::Status CheckParameters(const ConnectionParameters& parameters, size_t limi
   return CheckLength(parameters.private_data, limit);
 }
 
-std::string PrivateDataOf(const rdma_cm_event& event) {
-  const rdma_conn_param& parameters = event.param.conn;
-  if (parameters.private_data == nullptr) return {};
-  return std::string(static_cast<const char*>(parameters.private_data),
-                     parameters.private_data_len);
+std::string PrivateDataOf(const CmEventSlot& event) {
+  return std::string(reinterpret_cast<const char*>(event.connection.private_data),
+                     event.connection.private_data_length);
 }
 
-// Compares names, because librdmacm has a context of its own for each device.
-bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
-  return id.verbs != nullptr && std::strcmp(ibv_get_device_name(id.verbs->device),
-                                            ibv_get_device_name(core.context->device)) == 0;
+// An id is at a device once it is bound to one of its addresses. Kernels before 5.8 do not say the
+// device's index, and several functions of one card may have the same GUID.
+bool IsOf(const DeviceCore& core, const CmAddresses& addresses) {
+  if (addresses.port == 0) return false;
+  const int index = ibv_get_device_index(core.context->device);
+  if (index >= 0 && addresses.device_index != CmAddresses::kNoIndex) {
+    return addresses.device_index == static_cast<uint32_t>(index);
+  }
+  return addresses.node_guid == ibv_get_device_guid(core.context->device);
+}
+
+// Why a connection will not be, as an event says: its status is a negative errno.
+absl::Status Unreachable(const CmEventSlot& event) {
+  std::string_view what = "the connection failed";
+  if (event.number() == CmEventNumber::kAddressError) what = "no way to the peer's address";
+  if (event.number() == CmEventNumber::kRouteError) what = "no route to the peer";
+  if (event.number() == CmEventNumber::kUnreachable) what = "the peer does not answer";
+  return absl::UnavailableError(ErrnoStatus(-event.status, what).message());
 }
 
 // A port in TCP's port space, held for an RDMA listener. rdma_cm has its own port space, so an RDMA
@@ -134,17 +142,9 @@ absl::Status PortIsDown(const DeviceCore& core) {
       "port ", core.port, " of device ", ibv_get_device_name(core.context->device), " is down"));
 }
 
-absl::Status ListenError(const char* call, int error, const Address& address) {
-  if (error == EADDRINUSE) return PortTakenError({PortSpace::kRdma, address});
-  return ErrnoStatus(error, absl::StrCat(call, " at ", ToString(address)));
-}
-
-absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
-  rdma_cm_id* id = nullptr;
-  if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
-    return ErrnoStatus(errno, "rdma_create_id");
-  }
-  return CmId(id);
+absl::Status ListenError(const absl::Status& status, const Address& address) {
+  if (CmErrno(status) == EADDRINUSE) return PortTakenError({PortSpace::kRdma, address});
+  return absl::Status(status.code(), absl::StrCat(ToString(address), ": ", status.message()));
 }
 
 }  // namespace
@@ -153,13 +153,26 @@ absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
 
 absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Bind(DeviceCore* core,
                                                                  const Address& address) {
-  BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
   std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
-  BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
-  if (rdma_bind_addr(listener->id_.get(), parsed.get()) != 0) {
-    return ListenError("rdma_bind_addr", errno, address);
-  }
+  listener->at_ = address;
+  BATON_RETURN_IF_ERROR(listener->BindId());
   return listener;
+}
+
+absl::Status RdmaListener::BindId() {
+  BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(at_));
+  BATON_ASSIGN_OR_RETURN(id_, core_->cm.Create(this, /*listens=*/true));
+  const absl::Status bound = core_->cm->Bind(id_.number(), at);
+  if (!bound.ok()) return ListenError(bound, at_);
+  const absl::StatusOr<CmAddresses> addresses = core_->cm->QueryAddresses(id_.number());
+  is_at_device_ = addresses.ok() && IsOf(*core_, *addresses);
+  return absl::OkStatus();
+}
+
+absl::Status RdmaListener::Listen(int backlog) {
+  backlog_ = backlog;
+  const absl::Status listens = core_->cm->Listen(id_.number(), static_cast<uint32_t>(backlog));
+  return listens.ok() ? listens : ListenError(listens, at_);
 }
 
 absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
@@ -177,21 +190,43 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
     }
     BATON_RETURN_IF_ERROR(listener.status());
     (*listener)->claim_ = std::move(claim.socket);
-    if (rdma_listen((*listener)->id_.get(), backlog) == 0) return listener;
-    return ListenError("rdma_listen", errno, at);
+    BATON_RETURN_IF_ERROR((*listener)->Listen(backlog));
+    return listener;
   }
   return NoPortFreeError(at);
 }
 
-Address RdmaListener::address() const { return FromSocketAddress(*rdma_get_local_addr(id_.get())); }
+Address RdmaListener::address() const {
+  const absl::StatusOr<CmAddresses> addresses = core_->cm->QueryAddresses(id_.number());
+  return addresses.ok() ? FromSocketAddress(*addresses->local.get()) : Address{};
+}
 
-bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
-  if (event.event == RDMA_CM_EVENT_DEVICE_REMOVAL && IsOf(*core_, *id_)) core_->Lose(kRemoved);
-  if (event.event == RDMA_CM_EVENT_ADDR_CHANGE) core_->PushAddressChange(kAddressChange);
-  if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
-  auto requested = std::make_unique<RdmaConnectionId>(core_, event.id, event.param.conn);
+bool RdmaListener::IsAtItsAddress() const {
+  const absl::StatusOr<CmAddresses> addresses = core_->cm->QueryAddresses(id_.number());
+  return addresses.ok() && FromSocketAddress(*addresses->peer.get()).port == 0 &&
+         (at_.port == 0 || FromSocketAddress(*addresses->local.get()).port == at_.port);
+}
+
+// The dead process may have stopped to listen. Its id is no more then, and another one may have the
+// number. The port in TCP's port space is held by this process, too.
+absl::Status RdmaListener::Rejoin() {
+  if (core_->cm.Adopt(id_.number()).ok() && IsAtItsAddress()) return absl::OkStatus();
+  id_.Release();
+  const absl::Status bound = BindId();
+  // An interface that is down: see RdmaDevice::WatchRemoval.
+  if (backlog_ == 0) return absl::OkStatus();
+  return bound.ok() ? Listen(backlog_) : bound;
+}
+
+bool RdmaListener::OnEvent(const CmEventSlot& event, CmEvent* out) {
+  if (event.number() == CmEventNumber::kDeviceRemoval && is_at_device_) core_->Lose(kRemoved);
+  if (event.number() == CmEventNumber::kAddressChange) core_->PushAddressChange(kAddressChange);
+  if (event.number() != CmEventNumber::kConnectRequest) return false;
+  const absl::StatusOr<CmAddresses> addresses = core_->cm->QueryAddresses(event.id);
+  auto requested = std::make_unique<RdmaConnectionId>(
+      core_, event.id, addresses.ok() ? *addresses : CmAddresses{}, event.connection);
   // A listener at a wildcard address gets requests of all devices.
-  if (!IsOf(*core_, *event.id)) return false;
+  if (!addresses.ok() || !IsOf(*core_, *addresses)) return false;
   out->type = CmEventType::kConnectRequest;
   out->listener = this;
   out->private_data = PrivateDataOf(event);
@@ -201,22 +236,23 @@ bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
 
 // ---------------------------------------------------------------- connection
 
-RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested,
-                                   const rdma_conn_param& theirs)
+RdmaConnectionId::RdmaConnectionId(DeviceCore* core, uint32_t requested,
+                                   const CmAddresses& addresses, const CmParameters& theirs)
     : core_(core),
-      id_(requested),
+      id_(&core->cm, requested, this),
       phase_(Phase::kRequested),
       joined_(true),
-      asked_{theirs.initiator_depth, theirs.responder_resources} {
-  id_->context = static_cast<CmEndpoint*>(this);
-}
+      local_(FromSocketAddress(*addresses.local.get())),
+      peer_(FromSocketAddress(*addresses.peer.get())),
+      asked_{theirs.initiator_depth, theirs.responder_resources} {}
 
 absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
     DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
     const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxConnectData));
   std::unique_ptr<RdmaConnectionId> connection(new RdmaConnectionId(core));
-  BATON_ASSIGN_OR_RETURN(connection->id_, NewId(core, connection.get()));
+  BATON_ASSIGN_OR_RETURN(connection->id_, core->cm.Create(connection.get(), /*listens=*/false));
+  connection->peer_ = address;
   BATON_RETURN_IF_ERROR(queue_pair->Bind(connection.get()));
   connection->queue_pair_ = queue_pair;
   connection->parameters_ = parameters;
@@ -233,45 +269,133 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
 // Destroying the id makes the kernel end the connection. The peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
   if (core_->forked) {
-    (void)id_.release();
+    id_.Release();
     return;
   }
+  if (!id_) return;  // the id is not this object's any more
   core_->unanswered.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
   if (joined_) core_->Dispose(std::move(id_));
 }
 
+// ---------------------------------------------------------------- after a former opener's death
+
+void RdmaConnectionId::OnFormer() {
+  core_->unanswered.Remove(this);
+  if (queue_pair_ != nullptr) std::exchange(queue_pair_, nullptr)->Unbind();
+  phase_ = Phase::kEnded;
+  id_.Release();
+}
+
+absl::StatusOr<Device::AdoptedId> RdmaConnectionId::Adopt(DeviceCore* core,
+                                                          const Device::FormerId& former) {
+  if (former.number == 0) return absl::NotFoundError("no connection has number 0");
+  const uint32_t number = former.number - 1;
+  BATON_RETURN_IF_ERROR(core->cm.Adopt(number));
+  std::unique_ptr<RdmaConnectionId> id(new RdmaConnectionId(core));
+  id->id_ = CmId(&core->cm, number, id.get());
+  id->joined_ = true;
+  id->parameters_.check_route = former.check_route;
+  id->queue_pair_ = static_cast<RdmaQueuePair*>(former.queue_pair);
+  const absl::StatusOr<CmAddresses> addresses = core->cm->QueryAddresses(number);
+  if (addresses.ok()) {
+    id->local_ = FromSocketAddress(*addresses->local.get());
+    id->peer_ = FromSocketAddress(*addresses->peer.get());
+  }
+  BATON_RETURN_IF_ERROR(id->GoOn(former.stage));
+  if (id->queue_pair_ != nullptr) id->queue_pair_->Rejoin(id.get());
+  const bool unaccepted = id->phase_ == Phase::kRequested;
+  return Device::AdoptedId{std::move(id), unaccepted};
+}
+
+absl::Status RdmaConnectionId::GoOn(Device::IdStage stage) {
+  if (stage == Device::IdStage::kEnded) {
+    phase_ = Phase::kDisconnecting;
+    return absl::OkStatus();
+  }
+  CmAnswer answer = CmAnswer::kNone;
+  if (stage != Device::IdStage::kRequested) {
+    BATON_ASSIGN_OR_RETURN(answer, core_->cm->NotifyEstablished(id_.number()));
+  }
+  if (stage == Device::IdStage::kConnecting) {
+    GoOnConnecting(answer);
+    return absl::OkStatus();
+  }
+  if (stage == Device::IdStage::kOpen || answer != CmAnswer::kNone) return GoOnAccepted(answer);
+  phase_ = Phase::kRequested;
+  half_joined_ = std::exchange(queue_pair_, nullptr);
+  return ReadDepthsOfRequest();
+}
+
+// The event that it is established is still to come, if the user was not told. That of its end may
+// have been read: if it comes again, it changes nothing.
+absl::Status RdmaConnectionId::GoOnAccepted(CmAnswer answer) {
+  if (queue_pair_ == nullptr) return absl::InternalError("an accepted connection's queue pair");
+  depths_ = queue_pair_->AskDepths();
+  phase_ = Phase::kAccepted;
+  CmEvent event;
+  if (answer == CmAnswer::kNone && OnDisconnected(&event)) core_->PushEvent(std::move(event));
+  return absl::OkStatus();
+}
+
+// What the dead process had asked the peer for died with it, unless the peer has answered and was
+// answered.
+void RdmaConnectionId::GoOnConnecting(CmAnswer answer) {
+  CmEvent event;
+  phase_ = Phase::kConnecting;
+  if (answer == CmAnswer::kEstablished && queue_pair_ != nullptr) {
+    depths_ = queue_pair_->AskDepths();
+    phase_ = Phase::kEstablished;
+    event.type = CmEventType::kEstablished;
+    event.id = this;
+    const CmEventSlot* const last = core_->cm.LastOf(id_.number());
+    if (last != nullptr) event.private_data = PrivateDataOf(*last);
+    core_->PushEvent(std::move(event));
+  } else if (OnUnreachable(absl::UnavailableError("the baton-driver that was connecting has died: "
+                                                  "connect again"),
+                           &event)) {
+    core_->PushEvent(std::move(event));
+  }
+}
+
+// The kernel has them for the queue pair (cm_req_handler, cm_init_qp_rts_attr).
+absl::Status RdmaConnectionId::ReadDepthsOfRequest() {
+  const auto to_receive = core_->cm->QueuePairAttributes(id_.number(), IBV_QPS_RTR);
+  const auto to_send = core_->cm->QueuePairAttributes(id_.number(), IBV_QPS_RTS);
+  // The peer has given up. The kernel says so when it is accepted.
+  if (!to_receive.ok() || !to_send.ok()) return absl::OkStatus();
+  asked_ = {to_send->attributes.max_rd_atomic, to_receive->attributes.max_dest_rd_atomic};
+  return absl::OkStatus();
+}
+
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
-  BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
+  BATON_ASSIGN_OR_RETURN(const SocketAddress parsed, ToSocketAddress(address));
   SocketAddress source;
   if (!core_->source.empty()) {
     BATON_ASSIGN_OR_RETURN(source, ToSocketAddress({core_->source, 0}));
   }
-  if (rdma_resolve_addr(id_.get(), core_->source.empty() ? nullptr : source.get(), parsed.get(),
-                        core_->resolve_timeout_ms) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("rdma_resolve_addr of ", address.host));
-  }
-  return absl::OkStatus();
-}
-
-Address RdmaConnectionId::local_address() const {
-  return FromSocketAddress(*rdma_get_local_addr(id_.get()));
-}
-Address RdmaConnectionId::peer_address() const {
-  return FromSocketAddress(*rdma_get_peer_addr(id_.get()));
+  return core_->cm->ResolveAddress(id_.number(), core_->source.empty() ? nullptr : &source, parsed,
+                                   core_->resolve_timeout_ms);
 }
 
 // rdma_cm has 0 as RoCE's P_Key, because RoCE has no partitions.
 Route RdmaConnectionId::route() const {
   Route route = ConnectionId::route();
-  const rdma_ib_addr& address = id_->route.addr.addr.ibaddr;
   constexpr ibv_gid kNone = {};
-  if (std::memcmp(address.sgid.raw, kNone.raw, sizeof(kNone.raw)) != 0) {
-    route.gid = GidText(address.sgid);
+  const absl::StatusOr<CmGids> gids = core_->cm->QueryGids(id_.number());
+  if (gids.ok() && std::memcmp(gids->local.raw, kNone.raw, sizeof(kNone.raw)) != 0) {
+    route.gid = GidText(gids->local);
   }
-  if (IsInfiniBand(core_->context.get(), core_->port)) route.p_key = be16toh(address.pkey);
-  if (id_->route.num_paths > 0) route.service_level = id_->route.path_rec[0].sl;
+  if (IsInfiniBand(core_->context.get(), core_->port)) {
+    const absl::StatusOr<CmAddresses> addresses = core_->cm->QueryAddresses(id_.number());
+    if (addresses.ok()) route.p_key = be16toh(addresses->p_key);
+  }
+  ibv_path_data path;
+  const absl::StatusOr<int> paths = core_->cm->QueryPaths(id_.number(), &path, 1);
+  if (paths.ok() && *paths == 1) {
+    route.service_level = static_cast<uint8_t>(be16toh(path.path.qosclass_sl) & kServiceLevelMask);
+  }
   return route;
 }
 
@@ -283,10 +407,11 @@ void RdmaConnectionId::Negotiate(const ReadDepths& theirs) {
       std::min({parameters_.responder_resources, core_->max_responder_resources, theirs.theirs});
 }
 
-rdma_conn_param RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) const {
-  rdma_conn_param wanted = {};
-  wanted.private_data = parameters_.private_data.data();
-  wanted.private_data_len = static_cast<uint8_t>(parameters_.private_data.size());
+CmParameters RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) const {
+  CmParameters wanted;
+  parameters_.private_data.copy(reinterpret_cast<char*>(wanted.private_data),
+                                sizeof(wanted.private_data));
+  wanted.private_data_length = static_cast<uint8_t>(parameters_.private_data.size());
   wanted.responder_resources = depths_.theirs;
   wanted.initiator_depth = depths_.ours;
   wanted.flow_control = 1;
@@ -305,11 +430,18 @@ absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
   return absl::FailedPreconditionError(absl::StrCat(call, ": this is no open connection request"));
 }
 
+// A former opener may have come half of the way with the queue pair, for this id.
 absl::Status RdmaConnectionId::JoinQueuePair() {
   joined_ = true;
-  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kInit));
-  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive, depths_));
-  return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend, depths_);
+  const bool is_half = std::exchange(half_joined_, nullptr) == queue_pair_;
+  const QueuePairState at = is_half ? queue_pair_->state() : QueuePairState::kInit;
+  if (at == QueuePairState::kReadyToSend) return absl::OkStatus();
+  if (at != QueuePairState::kReadyToReceive) {
+    BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.number(), QueuePairState::kInit));
+    BATON_RETURN_IF_ERROR(
+        queue_pair_->Advance(id_.number(), QueuePairState::kReadyToReceive, depths_));
+  }
+  return queue_pair_->Advance(id_.number(), QueuePairState::kReadyToSend, depths_);
 }
 
 void RdmaConnectionId::LeaveQueuePair() {
@@ -324,16 +456,19 @@ absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptData));
   if (core_->IsPortDown()) return PortIsDown(*core_);
   auto* const own = static_cast<RdmaQueuePair*>(queue_pair);
-  BATON_RETURN_IF_ERROR(own->Bind(this));
+  if (own == half_joined_) {
+    own->Rejoin(this);
+  } else {
+    BATON_RETURN_IF_ERROR(own->Bind(this));
+  }
   queue_pair_ = own;
   parameters_ = parameters;
   Negotiate(asked_);
   phase_ = Phase::kAccepted;
   absl::Status status = JoinQueuePair();
   if (status.ok()) {
-    rdma_conn_param wanted = ParametersFor(*own);
-    if (rdma_accept(id_.get(), &wanted) == 0) return status;
-    status = ErrnoStatus(errno, "rdma_accept");
+    status = core_->cm->Accept(id_.number(), CmIds::kConnectionUid, ParametersFor(*own));
+    if (status.ok()) return status;
   }
   phase_ = Phase::kEnded;
   LeaveQueuePair();
@@ -345,10 +480,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
   phase_ = Phase::kEnded;
   if (core_->IsPortDown()) return absl::OkStatus();  // the peer is told later (DeviceCore::Dispose)
-  if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
-    return ErrnoStatus(errno, "rdma_reject");
-  }
-  return absl::OkStatus();
+  return core_->cm->Reject(id_.number(), CmRejection::kConsumerDefined, private_data);
 }
 
 absl::Status RdmaConnectionId::Disconnect() {
@@ -366,36 +498,30 @@ absl::Status RdmaConnectionId::Disconnect() {
     return absl::OkStatus();
   }
   // EINVAL: the peer was first, and its event is on its way to us.
-  if (rdma_disconnect(id_.get()) != 0 && errno != EINVAL) {
-    return ErrnoStatus(errno, "rdma_disconnect");
-  }
-  return absl::OkStatus();
+  const absl::Status status = core_->cm->Disconnect(id_.number());
+  return CmErrno(status) == EINVAL ? absl::OkStatus() : status;
 }
 
 absl::Status RdmaConnectionId::OnResolved(bool route) {
-  if (!IsOf(*core_, *id_)) {
+  BATON_ASSIGN_OR_RETURN(const CmAddresses addresses, core_->cm->QueryAddresses(id_.number()));
+  if (!IsOf(*core_, addresses)) {
     return absl::UnavailableError("the peer is not reached through this device");
   }
+  local_ = FromSocketAddress(*addresses.local.get());
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
   if (core_->IsPortDown()) return PortIsDown(*core_);
-  if (!route) {
-    return rdma_resolve_route(id_.get(), core_->resolve_timeout_ms) == 0
-               ? absl::OkStatus()
-               : ErrnoStatus(errno, "rdma_resolve_route");
-  }
+  if (!route) return core_->cm->ResolveRoute(id_.number(), core_->resolve_timeout_ms);
   if (parameters_.check_route) BATON_RETURN_IF_ERROR(parameters_.check_route(this->route()));
-  rdma_conn_param wanted = ParametersFor(*queue_pair_);
-  return rdma_connect(id_.get(), &wanted) == 0 ? absl::OkStatus()
-                                               : ErrnoStatus(errno, "rdma_connect");
+  return core_->cm->Connect(id_.number(), ParametersFor(*queue_pair_));
 }
 
 // The peer has accepted. The queue pair is not rdma_cm's, so this side makes it ready and tells the
 // peer itself.
-absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
+absl::Status RdmaConnectionId::OnResponse(const CmParameters& theirs) {
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
   Negotiate({theirs.initiator_depth, theirs.responder_resources});
   BATON_RETURN_IF_ERROR(JoinQueuePair());
-  return rdma_establish(id_.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "rdma_establish");
+  return core_->cm->Establish(id_.number());
 }
 
 bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
@@ -429,7 +555,7 @@ bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
       out);
 }
 
-bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
+bool RdmaConnectionId::OnRejected(const CmEventSlot& event, CmEvent* out) {
   // The peer accepted, and ended before it had our answer.
   if (phase_ == Phase::kEstablished) return OnDisconnected(out);
   if (phase_ != Phase::kConnecting) {
@@ -446,10 +572,11 @@ bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
       out);
 }
 
-bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
+bool RdmaConnectionId::OnEstablished(const CmEventSlot& event, CmEvent* out) {
   // The kernel did not tell the peer of an earlier disconnect, because the peer had not answered
   // the accept yet.
-  if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
+  if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr)
+    (void)core_->cm->Disconnect(id_.number());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
   core_->unanswered.Remove(this);
   phase_ = Phase::kEstablished;
@@ -465,7 +592,7 @@ bool RdmaConnectionId::OnDisconnected(CmEvent* out) {
     return OnUnreachable(absl::UnavailableError("the peer has given up"), out);
   }
   LeaveQueuePair();
-  (void)rdma_disconnect(id_.get());  // answers the peer, if it was first
+  (void)core_->cm->Disconnect(id_.number());  // answers the peer, if it was first
   return End(CmEventType::kDisconnected, absl::OkStatus(), out);
 }
 
@@ -479,37 +606,36 @@ bool RdmaConnectionId::OnRemoval(CmEvent* out) {
   return End(CmEventType::kDisconnected, why, out);
 }
 
-bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
+bool RdmaConnectionId::OnEvent(const CmEventSlot& event, CmEvent* out) {
   absl::Status status;
-  switch (event.event) {
-    case RDMA_CM_EVENT_ADDR_RESOLVED:
-    case RDMA_CM_EVENT_ROUTE_RESOLVED:
-      status = OnResolved(event.event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+  switch (event.number()) {
+    case CmEventNumber::kAddressResolved:
+    case CmEventNumber::kRouteResolved:
+      status = OnResolved(event.number() == CmEventNumber::kRouteResolved);
       return !status.ok() && OnUnreachable(std::move(status), out);
-    case RDMA_CM_EVENT_CONNECT_RESPONSE:
-      status = OnResponse(event.param.conn);
+    case CmEventNumber::kConnectResponse:
+      if (phase_ != Phase::kConnecting) return false;  // a follower has found it established
+      status = OnResponse(event.connection);
       return status.ok() ? OnEstablished(event, out) : OnUnreachable(std::move(status), out);
-    case RDMA_CM_EVENT_ESTABLISHED:
+    case CmEventNumber::kEstablished:
       return OnEstablished(event, out);
-    case RDMA_CM_EVENT_REJECTED:
+    case CmEventNumber::kRejected:
       return OnRejected(event, out);
-    case RDMA_CM_EVENT_ADDR_ERROR:
-    case RDMA_CM_EVENT_ROUTE_ERROR:
-    case RDMA_CM_EVENT_CONNECT_ERROR:
-    case RDMA_CM_EVENT_UNREACHABLE:
-      return OnUnreachable(absl::UnavailableError(absl::StrCat(rdma_event_str(event.event),
-                                                               ", status ", event.status)),
-                           out);
-    case RDMA_CM_EVENT_DISCONNECTED:
+    case CmEventNumber::kAddressError:
+    case CmEventNumber::kRouteError:
+    case CmEventNumber::kConnectError:
+    case CmEventNumber::kUnreachable:
+      return OnUnreachable(Unreachable(event), out);
+    case CmEventNumber::kDisconnected:
       return OnDisconnected(out);
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+    case CmEventNumber::kDeviceRemoval:
       return OnRemoval(out);
-    case RDMA_CM_EVENT_ADDR_CHANGE:
+    case CmEventNumber::kAddressChange:
       // The interface has another hardware address (a bond switched over). The queue pair's packets
       // have the old one, and may or may not arrive. If they do not, its retries run out.
       core_->PushAddressChange(kAddressChange);
       return false;
-    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: the user of a queue pair waits longer to reuse it
+    default:  // CmEventNumber::kTimeWaitExit: the user of a queue pair waits longer to reuse it
       return false;
   }
 }
@@ -517,11 +643,11 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
 void RdmaConnectionId::QueuePairGone() {
   queue_pair_ = nullptr;
   if (phase_ != Phase::kEstablished && phase_ != Phase::kAccepted) return;
-  if (!core_->IsPortDown()) (void)rdma_disconnect(id_.get());
+  if (!core_->IsPortDown()) (void)core_->cm->Disconnect(id_.number());
 }
 
 void RdmaConnectionId::PeerIsReady() {
-  if (phase_ == Phase::kAccepted) (void)rdma_notify(id_.get(), IBV_EVENT_COMM_EST);
+  if (phase_ == Phase::kAccepted) (void)core_->cm->NotifyEstablished(id_.number());
 }
 
 }  // namespace baton::verbs::rdma

@@ -68,7 +68,7 @@ bool DeviceCore::IsPortDown() const { return IsDown(context.get(), port); }
 
 void DeviceCore::Dispose(CmId id) {
   if (!id || !IsPortDown()) return;
-  id->context = nullptr;  // its events are dropped
+  id.Silence();
   kept_ids.push_back(std::move(id));
 }
 

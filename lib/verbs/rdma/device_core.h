@@ -18,6 +18,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
+#include "lib/verbs/rdma/cm_id.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/provider.h"
 #include "lib/verbs/verbs.h"
@@ -132,10 +133,9 @@ struct DeviceCore {
   void Dispose(CmId id);
   void OnPortUp() { kept_ids.clear(); }
 
-  // Our own context, not librdmacm's, because each context gets its own asynchronous events.
   VerbsContext context;
   ProtectionDomain domain;
-  EventChannel event_channel;
+  CmIds cm;
   FileDescriptor epoll;
   // Requested connections that wait for the peer's answer. The kernel's connection manager would go
   // on requesting for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
@@ -158,7 +158,7 @@ struct DeviceCore {
   unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;
-  int resolve_timeout_ms = 0;
+  uint32_t resolve_timeout_ms = 0;
 
  private:
   template <typename Event>

@@ -1,9 +1,8 @@
-// These types own what libibverbs and librdmacm allocate, and memory that forked processes share.
+// These types own what libibverbs allocates, and memory that forked processes share.
 #ifndef LIB_VERBS_RDMA_OBJECTS_H_
 #define LIB_VERBS_RDMA_OBJECTS_H_
 
 #include <infiniband/verbs.h>
-#include <rdma/rdma_cma.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -34,8 +33,6 @@ using VerbsRegion = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
 using VerbsQueue = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
 using VerbsSharedQueue = std::unique_ptr<ibv_srq, Destroyer<ibv_destroy_srq>>;
 using VerbsQueuePair = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
-using EventChannel = std::unique_ptr<rdma_event_channel, Destroyer<rdma_destroy_event_channel>>;
-using CmId = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_id>>;
 
 // An object that a process shares with those that are forked from it.
 template <typename Object>

@@ -282,6 +282,23 @@ QueuePairState RdmaQueuePair::AskState() const {
   return state_;
 }
 
+ReadDepths RdmaQueuePair::AskDepths() const {
+  ibv_qp_attr attributes = {};
+  ibv_qp_init_attr made_with = {};
+  if (ibv_query_qp(queue_pair_.get(), &attributes,
+                   IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &made_with) != 0) {
+    return {};
+  }
+  return {attributes.max_rd_atomic, attributes.max_dest_rd_atomic};
+}
+
+// The event of its last receive may have been read, so the wait begins again.
+void RdmaQueuePair::OnFormer() {
+  link_ = nullptr;
+  holds_no_receive_ = last_receive_awaited_ = false;
+  if (AskState() == QueuePairState::kError) AwaitLastReceive();
+}
+
 // If the queue pair is in the error state by now, its completions say so.
 void RdmaQueuePair::NoteConnected(bool reads) {
   state_ = QueuePairState::kReadyToSend;
@@ -299,14 +316,10 @@ absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
   return absl::OkStatus();
 }
 
-absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
-                                    const ReadDepths& depths) {
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = StateOf(state);
-  int mask = 0;
-  if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
-    return ErrnoStatus(errno, "rdma_init_qp_attr");
-  }
+absl::Status RdmaQueuePair::Advance(uint32_t id, QueuePairState state, const ReadDepths& depths) {
+  BATON_ASSIGN_OR_RETURN(const CmQueuePairAttributes known,
+                         core_->cm->QueuePairAttributes(id, StateOf(state)));
+  ibv_qp_attr attributes = known.attributes;
   // The connection manager grants atomics even if the device has none (cm_init_qp_init_attr).
   attributes.qp_access_flags &= core_->peer_rights;
   if (state == QueuePairState::kReadyToReceive) {
@@ -317,7 +330,7 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
     attributes.max_rd_atomic = depths.ours;
     attributes.retry_cnt = std::min(attributes.retry_cnt, kMaxRetries);
   }
-  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
+  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, known.mask);
   if (error != 0) {
     return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));
   }

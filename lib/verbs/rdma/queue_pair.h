@@ -92,8 +92,14 @@ class RdmaQueuePair final : public QueuePair {
   // Binds to a connection: to one at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
   void Unbind() { link_ = nullptr; }
-  // Moves to `state` with the attributes that the connection manager has for `id`.
-  absl::Status Advance(rdma_cm_id* id, QueuePairState state, const ReadDepths& depths = {});
+  // Binds to a connection that a former opener had bound it to.
+  void Rejoin(QueuePairLink* link) { link_ = link; }
+  // Learns what a former opener has made of it.
+  void OnFormer();
+  // Asks the device what its connection has.
+  ReadDepths AskDepths() const;
+  // Moves to `state` with the attributes that the connection manager has for the id of this number.
+  absl::Status Advance(uint32_t id, QueuePairState state, const ReadDepths& depths = {});
   QueuePairLink* link() const { return link_; }
   bool CompletesIn(const RdmaCompletionQueue* queue) const {
     return options_.send_queue == queue || options_.receive_queue == queue;

@@ -18,6 +18,7 @@
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/provider.h"
 #include "lib/verbs/rdma/queue_pair.h"
+#include "lib/verbs/rdma/region_handle.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"
 
 namespace baton::verbs::rdma {
@@ -42,6 +43,23 @@ class RdmaRegion final : public MemoryRegion {
  private:
   DeviceCore* const core_;
   VerbsRegion region_;
+};
+
+// The kernel gives the lowest free number to an object.
+constexpr uint32_t kMostRegionHandles = 1 << 16;
+
+// A region that a former opener had registered. Nobody has an object of libibverbs for it.
+class FormerRegion final : public MemoryRegion {
+ public:
+  FormerRegion(int uverbs, uint32_t handle, uint32_t rkey)
+      : uverbs_(uverbs), handle_(handle), rkey_(rkey) {}
+  ~FormerRegion() override { (void)DestroyRegion(uverbs_, handle_); }
+  uint32_t lkey() const override { return rkey_; }
+  uint32_t rkey() const override { return rkey_; }
+
+ private:
+  const int uverbs_;
+  const uint32_t handle_, rkey_;
 };
 
 int AccessOf(uint32_t access) {
@@ -112,9 +130,20 @@ class RdmaDevice final : public Device {
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
   std::vector<int> ForkedDescriptors() const override;
+  absl::Status CheckFollowable() const override { return CheckForkable(); }
+  absl::Status SetFollowable(bool followable) override {
+    return core_.cm.SetFollowable(followable);
+  }
+  absl::Status TakeOver() override;
+  absl::StatusOr<AdoptedId> AdoptId(FormerId former) override {
+    return RdmaConnectionId::Adopt(&core_, former);
+  }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey) override;
+  absl::Status DestroyUnknownIds() override { return core_.cm.DestroyUnknown(); }
 
  private:
   absl::Status Open();
+  absl::Status WatchAll();
   absl::Status ReadLimits();
   absl::Status CheckLimit(const char* what, uint32_t value, uint32_t most) const;
   void EndUnanswered();
@@ -140,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
     device->core_.source = gid.address;
     device->gid_ = Label(gid);
   }
-  device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
+  device->core_.resolve_timeout_ms = options.resolve_timeout_ms;
   BATON_RETURN_IF_ERROR(device->core_.unanswered.Open(options.connect_timeout_ms));
   BATON_RETURN_IF_ERROR(device->Open());
   if (options.in_network_namespace && device->core_.provider->first_network_namespace_only) {
@@ -162,18 +191,18 @@ absl::Status RdmaDevice::Open() {
   BATON_RETURN_IF_ERROR(ReadLimits());
   core_.domain.reset(ibv_alloc_pd(core_.context.get()));
   if (!core_.domain) return ErrnoStatus(errno, "ibv_alloc_pd");
-  core_.event_channel.reset(rdma_create_event_channel());
-  if (!core_.event_channel) {
-    return ErrnoStatus(errno,
-                       "rdma_create_event_channel: is /dev/infiniband/rdma_cm there and accessible "
-                       "(module rdma_ucm, group rdma)?");
-  }
+  BATON_RETURN_IF_ERROR(core_.cm.Open());
   BATON_RETURN_IF_ERROR(core_.processes.Open());
+  BATON_RETURN_IF_ERROR(WatchAll());
+  WatchRemoval();
+  return absl::OkStatus();
+}
+
+absl::Status RdmaDevice::WatchAll() {
   BATON_RETURN_IF_ERROR(core_.OpenSignals());
-  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.unanswered.fd()}) {
+  for (const int fd : {core_.cm->fd(), core_.context->async_fd, core_.unanswered.fd()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
-  WatchRemoval();
   return absl::OkStatus();
 }
 
@@ -257,8 +286,31 @@ absl::Status RdmaDevice::AfterFork() {
   return absl::OkStatus();
 }
 
-// Leaves out those of asynchronous events and the connection manager, and librdmacm's own uverbs
-// file.
+// Asynchronous events come by a file that this process has, too. One that the dead process had read
+// is lost: what it said of a queue pair is asked for here.
+absl::Status RdmaDevice::TakeOver() {
+  BATON_RETURN_IF_ERROR(CheckFollowable());
+  core_.pushed.clear();
+  core_.device_events.clear();
+  for (CmId& id : core_.kept_ids) id.Release();
+  core_.kept_ids.clear();
+  BATON_RETURN_IF_ERROR(core_.cm.TakeOver());
+  BATON_RETURN_IF_ERROR(core_.unanswered.Open(core_.unanswered.timeout_ms()));
+  BATON_RETURN_IF_ERROR(WatchAll());
+  for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
+  for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->OnFormer();
+  look_for_events_ = core_.look = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::AdoptRegion(uint32_t rkey) {
+  const std::optional<uint32_t> handle =
+      FindRegion(core_.context->cmd_fd, rkey, kMostRegionHandles);
+  if (!handle) return absl::NotFoundError(absl::StrCat("no region has the rkey ", rkey));
+  return std::make_unique<FormerRegion>(core_.context->cmd_fd, *handle, rkey);
+}
+
+// Leaves out those of asynchronous events and the connection manager.
 std::vector<int> RdmaDevice::ForkedDescriptors() const {
   std::vector<int> descriptors = {core_.context->cmd_fd, core_.epoll.get(),
                                   core_.pushed_signal.get(), core_.awaiting_last_receive.fd()};
@@ -271,8 +323,8 @@ std::vector<int> RdmaDevice::ForkedDescriptors() const {
 // A forked process does not destroy what the opener has created.
 RdmaDevice::~RdmaDevice() {
   if (!core_.forked) return;
-  for (CmId& id : core_.kept_ids) (void)id.release();
-  (void)core_.event_channel.release();
+  for (CmId& id : core_.kept_ids) id.Release();
+  core_.cm.Leave();
   (void)core_.domain.release();
   (void)core_.context.release();
 }
@@ -317,7 +369,7 @@ void RdmaDevice::Progress() {
   std::array<epoll_event, kChannelsPerLook> readable;
   const int count = epoll_wait(core_.epoll.get(), readable.data(), kChannelsPerLook, 0);
   for (int i = 0; i < count; ++i) {
-    if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
+    if (readable[i].data.fd == core_.cm->fd()) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
     if (readable[i].data.fd == core_.awaiting_last_receive.fd()) core_.EndWaitsForLastReceives();
     if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
@@ -388,23 +440,7 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
 
 bool RdmaDevice::NextEvent(CmEvent* event) {
   if (core_.TakePushed(event)) return true;
-  while (look_for_events_) {
-    rdma_cm_event* taken = nullptr;
-    if (rdma_get_cm_event(core_.event_channel.get(), &taken) != 0) {
-      look_for_events_ = false;
-      break;
-    }
-    *event = {};
-    auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
-                                                        ? taken->listen_id->context
-                                                        : taken->id->context);
-    // nullptr: the event is of an id in kept_ids, or of a connection that was not reported.
-    const bool report = endpoint != nullptr && endpoint->OnEvent(*taken, event);
-    // An id cannot be destroyed before its events are acknowledged (rdma_ack_cm_event(3)).
-    rdma_ack_cm_event(taken);
-    if (report) return true;
-  }
-  return false;
+  return look_for_events_ && (look_for_events_ = core_.cm.NextEvent(event));
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-// The rdma device: libibverbs and librdmacm, any provider.
+// The rdma device: libibverbs with any provider, and the kernel's connection manager (cm_file.h).
 //
 // Queue pairs are made before their connections (ibv_create_qp) and joined to them by number, so
 // that one made before a fork can be used after it. iWARP cannot do that, and is refused.
 //
-// After kDeviceLost the process must end. librdmacm has the device open, too, and does not close
-// the last device of a machine. The kernel does not finish the removal of an open device, unless
-// the device's driver supports that.
+// After kDeviceLost the device must be destroyed, or the process must end. The kernel does not
+// finish the removal of an open device, unless the device's driver supports that.
 #ifndef LIB_VERBS_RDMA_RDMA_DEVICE_H_
 #define LIB_VERBS_RDMA_RDMA_DEVICE_H_
 

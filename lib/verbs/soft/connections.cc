@@ -217,8 +217,8 @@ absl::Status SoftConnections::TakeOver() {
   return calls_.TakeOver();
 }
 
-absl::StatusOr<Device::AdoptedId> SoftConnections::AdoptId(
-    uint32_t number, QueuePair* queue_pair, std::function<absl::Status(const Route&)> check_route) {
+absl::StatusOr<Device::AdoptedId> SoftConnections::AdoptId(Device::FormerId former) {
+  const uint32_t number = former.number;
   if (number == 0) return absl::NotFoundError("no connection has number 0");
   BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer next,
                          calls_.Call(nic::control::NextId{.after = number - 1}));
@@ -227,8 +227,8 @@ absl::StatusOr<Device::AdoptedId> SoftConnections::AdoptId(
     return absl::NotFoundError(absl::StrCat("there is no connection ", number));
   }
   auto id = std::make_unique<SoftConnectionId>(this, number);
-  id->queue_pair_ = queue_pair;
-  id->check_route_ = std::move(check_route);
+  id->queue_pair_ = former.queue_pair;
+  id->check_route_ = std::move(former.check_route);
   const bool unaccepted =
       kind == nic::control::IdKind::kUnaccepted || kind == nic::control::IdKind::kUntaken;
   return Device::AdoptedId{std::move(id), unaccepted};

@@ -63,8 +63,7 @@ class SoftConnections {
   bool LookForEvents();
   // See Device.
   absl::Status TakeOver();
-  absl::StatusOr<Device::AdoptedId> AdoptId(uint32_t number, QueuePair* queue_pair,
-                                            std::function<absl::Status(const Route&)> check_route);
+  absl::StatusOr<Device::AdoptedId> AdoptId(Device::FormerId former);
   absl::Status DestroyUnknown();
 
   int event_fd() const { return channel_.get(); }

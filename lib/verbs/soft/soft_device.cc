@@ -110,10 +110,8 @@ class SoftDevice final : public Device {
   std::vector<int> ForkedDescriptors() const override;
   absl::Status CheckFollowable() const override { return CheckForkable(); }
   absl::Status TakeOver() override;
-  absl::StatusOr<AdoptedId> AdoptId(
-      uint32_t number, QueuePair* queue_pair,
-      std::function<absl::Status(const Route& route)> check_route) override {
-    return connections_->AdoptId(number, queue_pair, std::move(check_route));
+  absl::StatusOr<AdoptedId> AdoptId(FormerId former) override {
+    return connections_->AdoptId(std::move(former));
   }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey) override {
     return std::make_unique<SoftMemoryRegion>(client_.get(), rkey);

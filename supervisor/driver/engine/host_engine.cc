@@ -39,6 +39,7 @@ absl::Status HostEngine::Open() {
 absl::Status HostEngine::SetFollowable(bool followable) {
   driver::SetRegionsInherited(*objects(), followable);
   BATON_RETURN_IF_ERROR(counters_->SetInherited(followable));
+  BATON_RETURN_IF_ERROR(device_->SetFollowable(followable));
   return manager_->table().SetInherited(followable);
 }
 

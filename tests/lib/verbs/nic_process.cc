@@ -21,8 +21,8 @@ constexpr uint32_t kYieldMicroseconds = 50;
 constexpr int kMostDescriptors = 1024;
 
 // Descriptors of the tests would keep their other ends open.
-[[noreturn]] void BeNic(int objects, int ids, const soft::SoftDeviceOptions& options) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+[[noreturn]] void BeNic(int objects, int ids, const soft::SoftDeviceOptions& options, bool tied) {
+  if (tied) prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (int fd = STDERR_FILENO + 1; fd < kMostDescriptors; ++fd) {
     if (fd != objects && fd != ids) close(fd);
   }
@@ -38,13 +38,14 @@ constexpr int kMostDescriptors = 1024;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> OpenWithNic(pid_t* pid,
-                                                    const soft::SoftDeviceOptions& options) {
+                                                    const soft::SoftDeviceOptions& options,
+                                                    bool tied) {
   int objects[2], ids[2];
   BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, objects) == 0);
   BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ids) == 0);
   const pid_t child = fork();
   BATON_CHECK(child >= 0);
-  if (child == 0) BeNic(objects[1], ids[1], options);
+  if (child == 0) BeNic(objects[1], ids[1], options, tied);
   if (pid != nullptr) *pid = child;
   close(objects[1]);
   close(ids[1]);

@@ -11,10 +11,11 @@
 
 namespace baton::verbs::testing {
 
-// Returns a soft device whose NIC is a process of its own, which ends with the device. `pid` (may
-// be null) is set to that process.
+// Returns a soft device whose NIC is a process of its own, which ends with the device and, if
+// `tied`, with this process. `pid` (may be null) is set to that process.
 absl::StatusOr<std::unique_ptr<Device>> OpenWithNic(pid_t* pid,
-                                                    const soft::SoftDeviceOptions& options = {});
+                                                    const soft::SoftDeviceOptions& options = {},
+                                                    bool tied = true);
 inline absl::StatusOr<std::unique_ptr<Device>> OpenWithNicProcess() { return OpenWithNic(nullptr); }
 
 }  // namespace baton::verbs::testing

@@ -4,8 +4,6 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
-#include <rdma/rdma_user_ioctl_cmds.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -14,34 +12,6 @@
 
 namespace baton::verbs::rdma {
 namespace {
-
-// ib_uverbs_ioctl_hdr and what follows it: its array has no size in C, and none in C++.
-template <uint16_t kCount>
-struct Command {
-  Command(uint16_t object, uint16_t method) {
-    ib_uverbs_ioctl_hdr fields = {};
-    fields.length = sizeof(*this);
-    fields.object_id = object;
-    fields.method_id = method;
-    fields.num_attrs = kCount;
-    fields.driver_id = RDMA_DRIVER_RXE;  // the kernel refuses another device's
-    std::memcpy(header, &fields, sizeof(fields));
-  }
-  void Set(int index, uint16_t id, uint16_t bytes, uint64_t data) {
-    attributes[index].attr_id = id;
-    attributes[index].len = bytes;
-    attributes[index].flags = UVERBS_ATTR_F_MANDATORY;
-    attributes[index].data = data;
-  }
-  void SetPlace(int index, uint16_t id, uint16_t bytes, const void* place) {
-    Set(index, id, bytes, reinterpret_cast<uintptr_t>(place));
-  }
-  int Give(int uverbs) { return ioctl(uverbs, RDMA_VERBS_IOCTL, this) == 0 ? 0 : errno; }
-
-  alignas(ib_uverbs_ioctl_hdr) uint8_t header[sizeof(ib_uverbs_ioctl_hdr)];
-  ib_uverbs_attr attributes[kCount] = {};
-};
-static_assert(offsetof(ib_uverbs_ioctl_hdr, attrs) == sizeof(ib_uverbs_ioctl_hdr));
 
 constexpr size_t kMostFiles = 64;
 
@@ -57,7 +27,7 @@ int RegisterRegion(int uverbs, uint32_t domain, const void* memory, uint32_t acc
   ask.pd_handle = domain;
   ask.access_flags = access;
   ib_uverbs_reg_mr_resp answer = {};
-  Command<3> command(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
+  UverbsCommand<3> command(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
   command.Set(0, UVERBS_ATTR_WRITE_CMD, sizeof(uint64_t), IB_USER_VERBS_CMD_REG_MR);
   command.SetPlace(1, UVERBS_ATTR_CORE_IN, sizeof(ask), &ask);
   command.SetPlace(2, UVERBS_ATTR_CORE_OUT, sizeof(answer), &answer);
@@ -67,22 +37,6 @@ int RegisterRegion(int uverbs, uint32_t domain, const void* memory, uint32_t acc
   region->local_key = answer.lkey;
   region->remote_key = answer.rkey;
   return 0;
-}
-
-int QueryRegion(int uverbs, uint32_t handle, Region* region) {
-  Command<5> command(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
-  command.Set(0, UVERBS_ATTR_QUERY_MR_HANDLE, 0, handle);
-  command.SetPlace(1, UVERBS_ATTR_QUERY_MR_RESP_LKEY, sizeof(uint32_t), &region->local_key);
-  command.SetPlace(2, UVERBS_ATTR_QUERY_MR_RESP_RKEY, sizeof(uint32_t), &region->remote_key);
-  command.SetPlace(3, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, sizeof(uint64_t), &region->bytes);
-  command.SetPlace(4, UVERBS_ATTR_QUERY_MR_RESP_IOVA, sizeof(uint64_t), &region->address);
-  return command.Give(uverbs);
-}
-
-int DestroyRegion(int uverbs, uint32_t handle) {
-  Command<1> command(UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY);
-  command.Set(0, UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle);
-  return command.Give(uverbs);
 }
 
 bool SendMessage(int socket, const CmMessage& message, const std::vector<int>& files) {

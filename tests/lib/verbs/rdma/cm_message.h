@@ -10,29 +10,14 @@
 
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/cm_file.h"
+#include "lib/verbs/rdma/region_handle.h"
 
 namespace baton::verbs::rdma {
 
-// Memory regions have handles in a uverbs file: any process that has a descriptor of the file can
-// make, find and destroy them, by ioctl(2). libibverbs has no such functions: it wants the
-// process's own context and domain.
-//
-// Functions return 0 or an errno.
-struct Region {
-  uint32_t handle = 0;
-  uint32_t local_key = 0;
-  uint32_t remote_key = 0;
-  uint64_t address = 0;  // by which work requests name its first byte
-  uint64_t bytes = 0;
-};
-
 // Registers `region->bytes` from `memory` on, in the domain with this handle, to be named by
-// `region->address`. Both begin at the same place of a page.
+// `region->address`. Both begin at the same place of a page. Returns 0 or an errno.
 int RegisterRegion(int uverbs, uint32_t domain, const void* memory, uint32_t access,
                    Region* region);
-// Fills all but the handle. ENOENT: no region has it.
-int QueryRegion(int uverbs, uint32_t handle, Region* region);
-int DestroyRegion(int uverbs, uint32_t handle);
 
 enum class CmOrder : uint32_t {
   // ---- a keeper's
