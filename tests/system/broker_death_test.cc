@@ -145,6 +145,20 @@ TEST_F(BrokerDeath, shouldMoveTheShardsOfAWorkerThatDiesWithIt) {
   harness::ExpectNothingLost(*peer_);
 }
 
+TEST_F(BrokerDeath, shouldNotGrowWithDeaths) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ExpectNoGrowth(
+      harness::Setting("BATON_BROKER_DEATHS", 20),
+      [&] {
+        const pid_t former = broker_;
+        ASSERT_NO_FATAL_FAILURE(Kill(former));
+        ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
+      },
+      [&] {
+        return std::vector<pid_t>{Service().driver_pid(), broker_, twin_, cluster_->batond().pid()};
+      });
+}
+
 // Kills at random moments, of brokers, twins and owners. Peers come meanwhile, and go.
 TEST_F(BrokerDeath, shouldLoseNothingAtRandomMoments) {
   ASSERT_NO_FATAL_FAILURE(Start());

@@ -7,20 +7,50 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/base/check.h"
 #include "lib/base/status.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::death {
+
+// The growth of memory that is no leak: heaps come to rest, and pages of a fork are copied.
+inline constexpr uint64_t kGrowthKilobytes = 512;
+
+// The possessions of processes, in words.
+struct Possessions {
+  explicit Possessions(const std::vector<pid_t>& processes) {
+    for (const pid_t process : processes) {
+      const std::string name = harness::StatusOf(process, "Name");
+      const std::string anonymous = harness::StatusOf(process, "RssAnon");
+      absl::StrAppend(&open, name, ": ", harness::DescriptorsOf(process), " descriptors, ",
+                      harness::ChildrenOf(process).size(), " children; ");
+      absl::StrAppend(&memory, name, " ", anonymous, " ");
+      kilobytes += std::strtoull(anonymous.c_str(), nullptr, 10);
+    }
+  }
+
+  std::string open;    // descriptors and children
+  std::string memory;  // that is their own
+  uint64_t kilobytes = 0;
+};
 
 class DeathTest : public harness::ClusterFixture {
  protected:
@@ -46,6 +76,28 @@ class DeathTest : public harness::ClusterFixture {
     const auto newcomer = cluster_->StartPeer(harness::PeerOptions());
     ASSERT_OK(newcomer);
     harness::ExpectNothingLost(**newcomer);
+  }
+  // So many deaths in a row, each with its follower: `die`. Of `processes`, which there are after
+  // each, the last ones have no more open than those after a quarter of the deaths had, nor more
+  // memory.
+  void ExpectNoGrowth(uint64_t deaths, const std::function<void()>& die,
+                      const std::function<std::vector<pid_t>()>& processes) {
+    std::optional<Possessions> early;
+    for (uint64_t i = 0; i < deaths; ++i) {
+      SCOPED_TRACE(absl::StrCat("death ", i));
+      if (i == deaths / 4) early.emplace(processes());
+      ASSERT_NO_FATAL_FAILURE(die());
+      ASSERT_OK(peer_->Settle());
+    }
+    EXPECT_OK(harness::WaitUntil(absl::StrCat("what there was after a quarter: ", early->open),
+                                 [&] { return Possessions(processes()).open == early->open; }));
+    const Possessions late(processes());
+    std::printf("%llu deaths: %s%s; after a quarter of them %s\n",
+                static_cast<unsigned long long>(deaths), late.open.c_str(), late.memory.c_str(),
+                early->memory.c_str());
+    EXPECT_LE(late.kilobytes, early->kilobytes + kGrowthKilobytes);
+    ExpectServed();
+    harness::ExpectNothingLost(*peer_);
   }
   // Looks for it among the events that are new. An error: no keeper tells them.
   absl::StatusOr<bool> HasEvent(const std::string& kind) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -126,6 +127,20 @@ TEST_F(DriverDeath, shouldEndConnectionsWhereTheTwinDiesWithIt) {
   ASSERT_OK(result);
   EXPECT_GT(result->Count("disconnects"), 0u);
   EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
+}
+
+TEST_F(DriverDeath, shouldNotGrowWithDeaths) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ExpectNoGrowth(
+      harness::Setting("BATON_DRIVER_DEATHS", 20),
+      [&] {
+        ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+        ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
+      },
+      [&] {
+        return std::vector<pid_t>{driver_, twin_, Service().broker_pid(), cluster_->batond().pid(),
+                                  cluster_->batond().FindChild("baton-control")};
+      });
 }
 
 // Kills at random moments, of drivers, twins and owners. Peers come meanwhile, and go.

@@ -57,25 +57,6 @@ using ::testing::Not;
 
 // The first deaths fill what is bounded, such as logs of events.
 constexpr int kDeathsBeforeMemoryCounts = 20;
-constexpr uint64_t kGrowthKilobytes = 512;
-
-// The possessions of processes, in words.
-struct Possessions {
-  explicit Possessions(const std::vector<pid_t>& processes) {
-    for (const pid_t process : processes) {
-      const std::string name = harness::StatusOf(process, "Name");
-      const std::string anonymous = harness::StatusOf(process, "RssAnon");
-      absl::StrAppend(&open, name, ": ", harness::DescriptorsOf(process), " descriptors, ",
-                      harness::ChildrenOf(process).size(), " children; ");
-      absl::StrAppend(&memory, name, " ", anonymous, " ");
-      kilobytes += std::strtoull(anonymous.c_str(), nullptr, 10);
-    }
-  }
-
-  std::string open;    // descriptors and children
-  std::string memory;  // that is their own
-  uint64_t kilobytes = 0;
-};
 
 // A worker that never is ready, and so owns nothing.
 class Bystander : public baton::Service {
@@ -162,8 +143,8 @@ class KeeperDeath : public death::DeathTest {
   // Keepers die in a row. `look` is called when each is followed.
   void DieInARow(const std::function<void()>& look) {
     ASSERT_NO_FATAL_FAILURE(Replace());
-    const Possessions before(LongLived());
-    std::optional<Possessions> early;
+    const death::Possessions before(LongLived());
+    std::optional<death::Possessions> early;
     const int deaths = Deaths();
     for (int i = 1; i <= deaths; ++i) {
       ASSERT_NO_FATAL_FAILURE(Replace());
@@ -176,13 +157,14 @@ class KeeperDeath : public death::DeathTest {
                                      [&] { return Service().uptime_seconds() > 5; }));
       }
     }
-    EXPECT_OK(harness::WaitUntil(absl::StrCat("no more than ", before.open),
-                                 [&] { return Possessions(LongLived()).open == before.open; }));
+    EXPECT_OK(harness::WaitUntil(absl::StrCat("no more than ", before.open), [&] {
+      return death::Possessions(LongLived()).open == before.open;
+    }));
     if (!early) return;
-    const Possessions now(LongLived());
+    const death::Possessions now(LongLived());
     std::printf("%d keepers died: %s%s; after %d of them %s\n", deaths, now.open.c_str(),
                 now.memory.c_str(), kDeathsBeforeMemoryCounts, early->memory.c_str());
-    EXPECT_LE(now.kilobytes, early->kilobytes + kGrowthKilobytes);
+    EXPECT_LE(now.kilobytes, early->kilobytes + death::kGrowthKilobytes);
   }
   static internal::WorkerRequest AttachRequest() {
     internal::WorkerRequest request;
