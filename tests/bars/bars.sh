@@ -51,17 +51,18 @@ bar-bad-input() {
 # Evidence, not a bar: how many emulated machines stand still in which nothing of Baton's runs, and where.
 bar-bare-machines() { tests/bars/bare_machines.sh; }
 
-# rping, rdma_client and Linux's NVMe host through 20 kills of keepers, 20 of brokers, 5 batond restarts, 5 upgrades of
-# Baton and back.
+# rping, rdma_client and Linux's NVMe host through 20 kills of keepers, 20 of brokers, 20 of drivers, 5 batond restarts,
+# 5 upgrades of Baton and back.
 # On Soft-RoCE; the host has a file system, and fio verifies what it wrote. Twice: nvmed and rdma_client's server
-# brokered and rping's native, and the other way round. BATON_KILLS (20), BATON_BROKER_KILLS (20), BATON_RESTARTS (5),
-# BATON_UPGRADES (5), BATON_SEED (any), BATON_VM_SECONDS (3600) of each machine.
+# brokered and rping's native, and the other way round. BATON_KILLS (20), BATON_BROKER_KILLS (20),
+# BATON_DRIVER_KILLS (20), BATON_RESTARTS (5), BATON_UPGRADES (5), BATON_SEED (any), BATON_VM_SECONDS (3600) of each machine.
 bar-baton-deaths-clients() {
   local mode seed=${BATON_SEED:-$RANDOM}
   for mode in BROKERED NATIVE; do
     echo "nvmed $mode:"
     ./run vm --cpus 2 --mem 3072 --timeout "${BATON_VM_SECONDS:-3600}" tests/vm/baton_deaths.sh "$mode" \
-      "${BATON_KILLS:-20}" "${BATON_BROKER_KILLS:-20}" "${BATON_RESTARTS:-5}" "${BATON_UPGRADES:-5}" "$seed"
+      "${BATON_KILLS:-20}" "${BATON_BROKER_KILLS:-20}" "${BATON_DRIVER_KILLS:-20}" "${BATON_RESTARTS:-5}" \
+      "${BATON_UPGRADES:-5}" "$seed"
   done
 }
 
@@ -88,7 +89,7 @@ judge_arrivals() {
     }' "$1"
 }
 
-# 2,000 ends and hangs of control, keeper, batond and owners, singly and in pairs, while peers come and go, on the soft
+# 2,000 ends and hangs of control, keeper, batond, drivers and owners, singly and in pairs, while peers come and go, on the soft
 # device, brokered and native each; after kills, peers are connected at most 200 ms later, in p99, than undisturbed.
 # BATON_KILLS, BATON_SEED and BATON_RATE are baton_kill_test's. BATON_LATEST_MS (200).
 bar-baton-kills() {
@@ -99,7 +100,7 @@ bar-baton-kills() {
   judge_arrivals "$work/said" "${BATON_LATEST_MS:-200}"
 }
 
-# 500 ends and hangs of control, keeper, batond and owners, singly and in pairs, while peers come and go, on Soft-RoCE,
+# 500 ends and hangs of control, keeper, batond, drivers and owners, singly and in pairs, while peers come and go, on Soft-RoCE,
 # brokered and native each. BATON_KILLS, BATON_SEED and BATON_RATE are baton_kill_test's.
 bar-baton-kills-rdma() {
   local test
@@ -186,6 +187,17 @@ bar-broker-deaths() {
 bar-driver-deaths() {
   run_test --test_timeout=7200 --test_env=BATON_DRIVER_DEATHS="${BATON_DEATHS:-2000}" \
     --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*AtRandomMoments' //tests/system:driver_death_test
+}
+
+# 500 times each on Soft-RoCE, a broker and a baton-driver die at random moments under checked load, some with their
+# twins or the owner of all shards, while peers come and go. BATON_DEATHS (500), BATON_SEED (any).
+bar-deaths-rdma() {
+  local brokers drivers
+  brokers=$(program //tests/system:broker_death_test)
+  drivers=$(program //tests/system:driver_death_test)
+  ./run vm --cpus 2 --timeout 7200 tests/vm/on_rdma.sh BATON_BROKER_DEATHS="${BATON_DEATHS:-500}" \
+    BATON_DRIVER_DEATHS="${BATON_DEATHS:-500}" ${BATON_SEED:+BATON_SEED="$BATON_SEED"} \
+    "$brokers=*AtRandomMoments" "$drivers=*AtRandomMoments"
 }
 
 # A broker that takes over is killed after each of 1,000 consecutive instructions of that: the next one repeats it, and

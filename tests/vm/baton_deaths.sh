@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# baton_deaths.sh MODE KILLS BROKERS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
+# baton_deaths.sh MODE KILLS BROKERS DRIVERS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
 # are replaced: the kernel's NVMe host with a file system, in which fio verifies what it wrote, rping, and rdma_client,
 # one after the other. KILLS times a keeper is killed, BROKERS times a broker, which drives the queues of a brokered
-# service, RESTARTS times batond, and UPGRADES times `baton upgrade --baton` replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
+# service, DRIVERS times a baton-driver, which has the device and the connection ids, RESTARTS times batond, and UPGRADES times `baton upgrade --baton` replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
 # notice nothing. The workers of nvmed and of rdma_client's server are of MODE, BROKERED or NATIVE; those of rping's
 # server are of the other.
 set -euo pipefail
@@ -11,7 +11,7 @@ here=$(dirname "$0")
 source "$here/pingd_common.sh"
 # shellcheck source=tests/vm/nvmed_common.sh
 source "$here/nvmed_common.sh"
-mode=$1 kills=$2 broker_kills=$3 restarts=$4 upgrades=$5 seed=${6:-$RANDOM}
+mode=$1 kills=$2 broker_kills=$3 driver_kills=$4 restarts=$5 upgrades=$6 seed=${7:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
 
@@ -69,8 +69,8 @@ start_workers() {
 
 # read_log: what has been logged since. Starts no process, as `baton` would be one, which takes seconds here.
 #   readies (workers that are ready), found (drivers, by batond), successor (the keeper that follows a killed one),
-#   broker (that follows a dead one)
-readies=0 found=0 successor=0 broker=0 partial=''
+#   broker, driver (that follow dead ones)
+readies=0 found=0 successor=0 broker=0 driver=0 partial=''
 read_log() {
   local line
   while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
@@ -79,8 +79,10 @@ read_log() {
       readies=$((readies + 1))
     elif [[ $line == *'driver of service '*': ready'* ]]; then
       found=$((found + 1))
-    elif [[ $line =~ keeper_followed:\ .*\ was\ killed\ .*\ pid\ ([0-9]+), ]]; then
-      successor=${BASH_REMATCH[1]}
+    elif [[ $line =~ keeper_followed:\ .*\ (was\ killed|ended\ with\ the)\ .*\ pid\ ([0-9]+), ]]; then
+      successor=${BASH_REMATCH[2]}
+    elif [[ $line =~ driver_followed:\ .*\ pid\ ([0-9]+), ]]; then
+      driver=${BASH_REMATCH[1]}
     elif [[ $line =~ broker_followed:\ .*\ process\ ([0-9]+)\ drives ]]; then
       broker=${BASH_REMATCH[1]}
     fi
@@ -90,17 +92,19 @@ read_log() {
 have_logged() { read_log && [[ ${!1} -ge $2 ]]; }
 
 operator() { baton --socket "$state/operator.sock" --timeout 120 "$@"; }
-# ask_keepers: each service is served by a keeper, $keeper_of[NAME], and two workers. A brokered one has a
-# broker, $broker_of[NAME].
-declare -A keeper_of=() broker_of=()
+# ask_keepers: each service is served by a keeper, $keeper_of[NAME], and two workers. It has a driver, $driver_of[NAME],
+# and a brokered one a broker, $broker_of[NAME].
+declare -A keeper_of=() broker_of=() driver_of=()
 ask_keepers() {
-  local name keeper broker
+  local name keeper broker driver
   operator service list -o json >"$work/services" 2>&1 || die "no services: $(<"$work/services")"
-  jq -r '.services[] | select(.reachable and .ready_workers == 2) | "\(.name) \(.keeper_pid) \(.broker_pid // 0)"' \
+  jq -r '.services[] | select(.reachable and .ready_workers == 2) |
+    "\(.name) \(.keeper_pid) \(.driver_pid) \(.broker_pid // 0)"' \
     "$work/services" >"$work/serving"
   [[ $(wc -l <"$work/serving") -eq ${#services[@]} ]] || die "not all are served: $(<"$work/services")"
-  while read -r name keeper broker; do
+  while read -r name keeper driver broker; do
     keeper_of[$name]=$keeper
+    driver_of[$name]=$driver
     [[ $broker == 0 ]] || broker_of[$name]=$broker
   done <"$work/serving"
 }
@@ -143,6 +147,23 @@ kill_broker() {
   broker_of[$name]=$broker
 }
 
+# kill_driver: of one service after the other; returns when its twin has taken over, and the next keeper serves.
+drivers_killed=0
+kill_driver() {
+  local name former
+  read -r name _ <<<"${services[drivers_killed++ % ${#services[@]}]}"
+  former=${driver_of[$name]}
+  soon has_twin "$former"
+  read_log
+  successor=0 driver=0
+  kill -KILL "$former" || die "the driver of $name, $former, is gone"
+  soon have_logged driver 1
+  driver_of[$name]=$driver
+  soon have_logged successor 1
+  keeper_of[$name]=$successor
+}
+has_twin() { pgrep -P "$1" -x baton-twin >/dev/null; }
+
 # restart_batond: returns when the next one has found the drivers. Their keepers are the same.
 restart_batond() {
   kill -KILL "$batond" || die "batond is gone"
@@ -170,6 +191,7 @@ disturb_baton() {
   local event events=() i
   for ((i = 0; i < kills; ++i)); do events+=(kill_keeper); done
   for ((i = 0; i < broker_kills; ++i)); do events+=(kill_broker); done
+  for ((i = 0; i < driver_kills; ++i)); do events+=(kill_driver); done
   for ((i = 0; i < restarts; ++i)); do events+=(restart_batond); done
   for ((i = 0; i < 2 * upgrades; ++i)); do events+=(upgrade_baton); done
   mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
@@ -291,20 +313,20 @@ mark_kernel_log
 start_clients_of_all
 cntlid=$(<"$controller/cntlid")
 disturb_baton
-last="${keeper_of[*]}, brokers ${broker_of[*]}"
+tell_processes() { echo "keepers ${keeper_of[*]}, brokers ${broker_of[*]}, drivers ${driver_of[*]}"; }
+last=$(tell_processes)
 ask_keepers
-[[ "${keeper_of[*]}, brokers ${broker_of[*]}" == "$last" ]] ||
-  die "the keepers are ${keeper_of[*]}, brokers ${broker_of[*]}, not $last"
+[[ $(tell_processes) == "$last" ]] || die "there are $(tell_processes), not $last"
 end_clients_of_all
 
 # One more was started for each kill, and for each upgrade there and back. Where the machine stands still for longer than
 # a keeper waits for its driver, 10 s, it ends by itself, and is followed.
 started=$(grep -c 'its keeper was started' "$state.log")
-expected=$((${#services[@]} * (1 + 2 * upgrades) + kills))
+expected=$((${#services[@]} * (1 + 2 * upgrades) + kills + driver_kills))
 [[ $started -ge $expected ]] || die "$started keepers were started, not $expected"
 troubles='broker_(killed|not_forked)|worker_(dead|killed|hangs)|native_worker_ended|device_lost|queue_pair_failed|connection_(poisoned|refused)|given_up'
 ! grep -E "$troubles" "$state.log" || die "batond's log tells of trouble"
-for event in kill_keeper kill_broker restart_batond upgrade_baton; do
+for event in kill_keeper kill_broker kill_driver restart_batond upgrade_baton; do
   longest_of "$event" "$work/timed_lat.1.log" | sort -n >"$work/longest"
   say "$event: $(wc -l <"$work/longest"); longest I/O of the host meanwhile, in ms, p50 $(median <"$work/longest")," \
     "longest $(tail -n 1 "$work/longest")"
