@@ -138,7 +138,8 @@ TEST_F(DriverDeath, shouldNotGrowWithDeaths) {
         ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
       },
       [&] {
-        return std::vector<pid_t>{driver_, twin_, Service().broker_pid(), cluster_->batond().pid(),
+        return std::vector<pid_t>{driver_, TwinOf(driver_), Service().broker_pid(),
+                                  cluster_->batond().pid(),
                                   cluster_->batond().FindChild("baton-control")};
       });
 }
