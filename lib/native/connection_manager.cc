@@ -207,7 +207,7 @@ uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   uint32_t count = 0;
   for (uint32_t index = 0; index < connections_.size(); ++index) {
     if (!IsUsed(index) || connections_[index].phase() == Phase::kEnded) continue;
-    OweEnd(index, CompletionStatus::kSuccess);
+    Owe(index, NoticeKind::kEnded, CompletionStatus::kSuccess);
     // A worker that drives may never order it. Another driver is sure to do so.
     if (arena::IsNative(arena_->shape())) Disconnect(index);
     Tell(index, NoticeKind::kEnded, CompletionStatus::kSuccess, why);
@@ -351,6 +351,7 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
   arena::ManagedConnection& told = arena_->managed_connection(index);
   told.initiator_depth = depths.ours;
   told.responder_resources = depths.theirs;
+  Owe(index, NoticeKind::kEstablished);
   if (connection.phase() == Phase::kConnecting) {
     driver::FillPrivateData(event.private_data, &arena_->connection(index));
     driver::FillAddresses(*ids_[index], &arena_->connection(index));
@@ -362,15 +363,16 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
 void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
   if (event.type == verbs::CmEventType::kEstablished) return OnEstablished(index, event);
-  connection.SetPhase(Phase::kEnded);
-  if (event.type == verbs::CmEventType::kRejected) {
-    return Tell(index, NoticeKind::kRejected, CompletionStatus::kSuccess, MessageOf(event.status));
-  }
+  const bool rejected = event.type == verbs::CmEventType::kRejected;
+  const NoticeKind kind = rejected ? NoticeKind::kRejected : NoticeKind::kEnded;
   const CompletionStatus status = event.type == verbs::CmEventType::kUnreachable
                                       ? CompletionStatus::kRetryExceeded
-                                  : event.status.ok() ? CompletionStatus::kSuccess
-                                                      : CompletionStatus::kFatalError;
-  Tell(index, NoticeKind::kEnded, status, MessageOf(event.status));
+                                  : rejected || event.status.ok() ? CompletionStatus::kSuccess
+                                                                  : CompletionStatus::kFatalError;
+  Owe(index, kind, status, MessageOf(event.status));
+  BATON_CRASH_POINT("manager-end-owed");
+  connection.SetPhase(Phase::kEnded);
+  Tell(index, kind, status, MessageOf(event.status));
 }
 
 uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
@@ -451,8 +453,6 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
                              std::string_view reason) {
   pending_ = true;
   Connection& connection = connections_[index];
-  if (kind == NoticeKind::kEnded) connection.end = status;
-  if (!reason.empty()) arena::SetText(arena_->managed_connection(index).end_reason, reason);
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.status = static_cast<uint8_t>(status);
@@ -460,19 +460,20 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
   entry.generation = connection.generation;
   auto& waiting = waiting_[connection.shard];
   if (waiting.size() >= kMostWaiting * connections_.size()) DropWaiting(connection.shard);
-  connection.owed |= Bit(kind);
-  arena::OrderForCrash();
+  Owe(index, kind, status, reason);
   BATON_CRASH_POINT("manager-notice-owed");
   waiting.push_back(entry);
   SendWaiting(connection.shard);
 }
 
-// Called before the connection's phase or shard says that its end is told: a follower tells it
+// Called before the connection's phase or shard says that the notice is told: a follower tells it
 // then, if Tell() was not reached.
-void ConnectionManager::OweEnd(uint32_t index, CompletionStatus status) {
+void ConnectionManager::Owe(uint32_t index, NoticeKind kind, CompletionStatus status,
+                            std::string_view reason) {
   Connection& connection = connections_[index];
-  connection.end = status;
-  connection.owed |= Bit(NoticeKind::kEnded);
+  if (kind == NoticeKind::kEnded) connection.end = status;
+  if (!reason.empty()) arena::SetText(arena_->managed_connection(index).end_reason, reason);
+  connection.owed |= Bit(kind);
   arena::OrderForCrash();
 }
 
@@ -546,7 +547,7 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (connection.pooled >= 0) return;
   --used_[connection.shard];
   ++used_[shard];
-  if (connection.phase() == Phase::kEnded) OweEnd(index, connection.end);
+  if (connection.phase() == Phase::kEnded) Owe(index, NoticeKind::kEnded, connection.end);
   connection.shard = shard;
   BATON_CRASH_POINT("manager-moved");
   if (connection.phase() == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
@@ -577,7 +578,7 @@ void ConnectionManager::Accept(uint32_t index) {
   }
   BATON_CRASH_POINT("manager-accepted");
   if (status.ok()) return connection.SetPhase(Phase::kAccepted);
-  OweEnd(index, CompletionStatus::kGeneralError);
+  Owe(index, NoticeKind::kEnded, CompletionStatus::kGeneralError);
   connection.SetPhase(Phase::kEnded);
   BATON_CRASH_POINT("manager-not-accepted");
   Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, MessageOf(status));

@@ -156,7 +156,9 @@ class ConnectionManager {
   void Tell(uint32_t connection, arena::NoticeKind kind,
             verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
             std::string_view reason = {});
-  void OweEnd(uint32_t connection, verbs::CompletionStatus status);
+  void Owe(uint32_t connection, arena::NoticeKind kind,
+           verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
+           std::string_view reason = {});
   bool SendWaiting(uint32_t shard);
   void DropWaiting(uint32_t shard);
   std::string AnswerOf(uint32_t connection) const;

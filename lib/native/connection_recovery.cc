@@ -94,7 +94,7 @@ absl::Status ConnectionManager::AdoptId(uint32_t index) {
   if (absl::IsNotFound(adopted.status())) {
     // The dead process has destroyed it, and was about to store that the connection has ended.
     if (phase == Phase::kEnded) return absl::OkStatus();
-    OweEnd(index, CompletionStatus::kGeneralError);
+    Owe(index, NoticeKind::kEnded, CompletionStatus::kGeneralError);
     connection.SetPhase(Phase::kEnded);
     return absl::OkStatus();
   }

@@ -331,4 +331,7 @@ for event in kill_keeper kill_broker kill_driver restart_batond upgrade_baton; d
   say "$event: $(wc -l <"$work/longest"); longest I/O of the host meanwhile, in ms, p50 $(median <"$work/longest")," \
     "longest $(tail -n 1 "$work/longest")"
 done
+sed -n 's/.* driver_followed: .* took over in \([0-9]*\) us.*/\1/p' "$state.log" | sort -n >"$work/takeovers"
+[[ ! -s $work/takeovers ]] ||
+  say "takeovers of drivers, in us, p50 $(median <"$work/takeovers"), longest $(tail -n 1 "$work/takeovers")"
 say "$started keepers; $(wc -l <"$work/passes") passes of fio were verified, $(connects_done) rdma_clients served; no trouble in any log"

@@ -1,6 +1,6 @@
 #include "lib/verbs/rdma/cm_id.h"
 
-#include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -49,11 +49,24 @@ bool CmIds::NextEvent(CmEvent* event) {
   }
 }
 
+// The kernel gives the id's number again at once. A request may have it by now whose event waits.
+void CmIds::ForgetEventsOf(uint32_t number) {
+  CmEventSlot& last = (*last_)[0];
+  if (last.event != kNoEvent && last.id == number) last.event = kNoEvent;
+  std::erase_if(waiting_, [number](const CmEventSlot& event) {
+    return event.id == number && event.number() != CmEventNumber::kConnectRequest;
+  });
+}
+
 // ---------------------------------------------------------------- a follower
+
+// A follower's listeners have other uids than those that the dead process made last.
+constexpr uint64_t kUidsOfOneProcess = uint64_t{1} << 32;
 
 absl::Status CmIds::TakeOver() {
   BATON_ASSIGN_OR_RETURN(CmFile file, CmFile::Open());
   former_ = std::exchange(file_, std::move(file));
+  last_uid_ += kUidsOfOneProcess;
   waiting_.clear();
   former_last_.reset();
   if ((*last_)[0].event != kNoEvent) former_last_ = (*last_)[0];
@@ -65,9 +78,7 @@ absl::Status CmIds::TakeOver() {
 
 absl::Status CmIds::Adopt(uint32_t number) {
   const absl::Status moved = file_->Migrate(former_->fd(), number).status();
-  const int error = CmErrno(moved);
-  if (error != ENOENT && error != EINVAL) return moved;
-  return absl::NotFoundError(moved.message());
+  return moved.ok() ? moved : absl::NotFoundError(moved.message());
 }
 
 const CmEventSlot* CmIds::LastOf(uint32_t number) const {
@@ -82,7 +93,9 @@ void CmIds::KeepUnread() {
     if (!there.ok() || !*there) return;
     const bool requested = event.number() == CmEventNumber::kConnectRequest;
     // The kernel had filled the dead process's slot, and not forgotten the event yet.
-    if (requested && !waiting_.empty() && waiting_.front().id == event.id) continue;
+    if (requested && former_last_ && std::memcmp(&event, &*former_last_, sizeof(event)) == 0) {
+      continue;
+    }
     // The id of a request that came after its listener was moved is in this file already.
     if (requested) (void)Adopt(event.id);
     waiting_.push_back(event);
@@ -98,13 +111,12 @@ void CmIds::KeepLast() {
   waiting_.push_front(*former_last_);
 }
 
-absl::Status CmIds::DestroyUnknown() {
+absl::Status CmIds::TakeRest() {
   std::vector<CmEndpoint*> listeners;
   for (const auto& [uid, listener] : listeners_) listeners.push_back(listener);
   for (CmEndpoint* const listener : listeners) BATON_RETURN_IF_ERROR(listener->Rejoin());
   KeepLast();
   KeepUnread();
-  former_.reset();
   former_last_.reset();
   return absl::OkStatus();
 }

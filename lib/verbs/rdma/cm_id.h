@@ -55,8 +55,10 @@ class CmIds {
   absl::Status Adopt(uint32_t number);
   // The event that the dead process read last, if it was of this id. It may not have handled it.
   const CmEventSlot* LastOf(uint32_t number) const;
-  // The kernel destroys all ids that are left in the dead process's file.
-  absl::Status DestroyUnknown();
+  // Takes the listeners and the requests that nobody has seen. The kernel destroys all ids that are
+  // left in the dead process's file, once CloseFormer() is called.
+  absl::Status TakeRest();
+  void CloseFormer() { former_.reset(); }
 
   // The file is not closed: see CmFile.
   void Leave() { file_->Leave(); }
@@ -66,6 +68,7 @@ class CmIds {
   static constexpr uint32_t kNoEvent = ~uint32_t{0};
 
   bool Deliver(const CmEventSlot& event, CmEvent* out);
+  void ForgetEventsOf(uint32_t number);
   void KeepUnread();
   void KeepLast();
 
@@ -88,7 +91,7 @@ class CmId {
   CmId() = default;
   // Takes the id `number`, whose events `endpoint` gets from now on.
   CmId(CmIds* ids, uint32_t number, CmEndpoint* endpoint, uint64_t uid = CmIds::kConnectionUid)
-      : ids_(ids), number_(number), uid_(uid) {
+      : ids_(ids), number_(number), uid_(uid), endpoint_(endpoint) {
     ids->endpoints_[number] = endpoint;
     if (uid != CmIds::kConnectionUid) ids->listeners_[uid] = endpoint;
   }
@@ -97,11 +100,13 @@ class CmId {
     std::swap(ids_, other.ids_);
     std::swap(number_, other.number_);
     std::swap(uid_, other.uid_);
+    std::swap(endpoint_, other.endpoint_);
     return *this;
   }
   ~CmId() {
     if (ids_ == nullptr) return;
     Silence();
+    ids_->ForgetEventsOf(number_);
     (void)(*ids_)->Destroy(number_);
   }
 
@@ -109,7 +114,10 @@ class CmId {
   uint32_t number() const { return number_; }
   // Its events are dropped from now on.
   void Silence() {
-    ids_->endpoints_.erase(number_);
+    const auto found = ids_->endpoints_.find(number_);
+    if (found != ids_->endpoints_.end() && found->second == endpoint_) {
+      ids_->endpoints_.erase(found);
+    }
     ids_->listeners_.erase(uid_);
   }
   // The kernel keeps the id.
@@ -122,6 +130,7 @@ class CmId {
   CmIds* ids_ = nullptr;
   uint32_t number_ = 0;
   uint64_t uid_ = 0;
+  CmEndpoint* endpoint_ = nullptr;
 };
 
 }  // namespace baton::verbs::rdma

@@ -303,45 +303,59 @@ absl::StatusOr<Device::AdoptedId> RdmaConnectionId::Adopt(DeviceCore* core,
     id->local_ = FromSocketAddress(*addresses->local.get());
     id->peer_ = FromSocketAddress(*addresses->peer.get());
   }
-  BATON_RETURN_IF_ERROR(id->GoOn(former.stage));
+  const bool needs_queue_pair = former.stage == Device::IdStage::kOpen;
+  if (needs_queue_pair && id->queue_pair_ == nullptr) {
+    return absl::NotFoundError(absl::StrCat("connection ", former.number, " has no queue pair"));
+  }
+  if (const absl::Status status = id->GoOn(former.stage); !status.ok()) {
+    return absl::NotFoundError(status.message());
+  }
   if (id->queue_pair_ != nullptr) id->queue_pair_->Rejoin(id.get());
   const bool unaccepted = id->phase_ == Phase::kRequested;
   return Device::AdoptedId{std::move(id), unaccepted};
 }
 
 absl::Status RdmaConnectionId::GoOn(Device::IdStage stage) {
-  if (stage == Device::IdStage::kEnded) {
-    phase_ = Phase::kDisconnecting;
-    return absl::OkStatus();
+  switch (stage) {
+    case Device::IdStage::kRequested:
+      return GoOnRequested();
+    case Device::IdStage::kAccepting: {
+      // A request that was accepted is established by this, although its peer may not know yet.
+      BATON_ASSIGN_OR_RETURN(const CmAnswer answer, core_->cm->NotifyEstablished(id_.number()));
+      if (answer == CmAnswer::kNone) return GoOnRequested();
+      break;
+    }
+    case Device::IdStage::kConnecting:
+      return GoOnConnecting();
+    case Device::IdStage::kOpen:
+      break;
+    case Device::IdStage::kEnded:
+      return GoOnEnding();
   }
-  CmAnswer answer = CmAnswer::kNone;
-  if (stage != Device::IdStage::kRequested) {
-    BATON_ASSIGN_OR_RETURN(answer, core_->cm->NotifyEstablished(id_.number()));
-  }
-  if (stage == Device::IdStage::kConnecting) {
-    GoOnConnecting(answer);
-    return absl::OkStatus();
-  }
-  if (stage == Device::IdStage::kOpen || answer != CmAnswer::kNone) return GoOnAccepted(answer);
+  // What becomes of it is told by events that the dead process had not read, or had read last.
+  depths_ = queue_pair_->AskDepths();
+  phase_ = Phase::kAccepted;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnectionId::GoOnRequested() {
   phase_ = Phase::kRequested;
   half_joined_ = std::exchange(queue_pair_, nullptr);
   return ReadDepthsOfRequest();
 }
 
-// The event that it is established is still to come, if the user was not told. That of its end may
-// have been read: if it comes again, it changes nothing.
-absl::Status RdmaConnectionId::GoOnAccepted(CmAnswer answer) {
-  if (queue_pair_ == nullptr) return absl::InternalError("an accepted connection's queue pair");
-  depths_ = queue_pair_->AskDepths();
+// The kernel was told, unless the port was down.
+absl::Status RdmaConnectionId::GoOnEnding() {
   phase_ = Phase::kAccepted;
-  CmEvent event;
-  if (answer == CmAnswer::kNone && OnDisconnected(&event)) core_->PushEvent(std::move(event));
+  if (core_->cm->QueuePairAttributes(id_.number(), IBV_QPS_RTS).ok()) return Disconnect();
+  phase_ = Phase::kDisconnecting;
   return absl::OkStatus();
 }
 
 // What the dead process had asked the peer for died with it, unless the peer has answered and was
 // answered.
-void RdmaConnectionId::GoOnConnecting(CmAnswer answer) {
+absl::Status RdmaConnectionId::GoOnConnecting() {
+  BATON_ASSIGN_OR_RETURN(const CmAnswer answer, core_->cm->NotifyEstablished(id_.number()));
   CmEvent event;
   phase_ = Phase::kConnecting;
   if (answer == CmAnswer::kEstablished && queue_pair_ != nullptr) {
@@ -357,6 +371,7 @@ void RdmaConnectionId::GoOnConnecting(CmAnswer answer) {
                            &event)) {
     core_->PushEvent(std::move(event));
   }
+  return absl::OkStatus();
 }
 
 // The kernel has them for the queue pair (cm_req_handler, cm_init_qp_rts_attr).
@@ -459,6 +474,8 @@ absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
   if (own == half_joined_) {
     own->Rejoin(this);
   } else {
+    // The former one is not used any more, and shows it.
+    if (half_joined_ != nullptr) (void)half_joined_->SetError();
     BATON_RETURN_IF_ERROR(own->Bind(this));
   }
   queue_pair_ = own;

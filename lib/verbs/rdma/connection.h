@@ -93,8 +93,9 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   // The kernel's numbers begin with 0.
   static uint32_t NumberOf(const CmId& id) { return id.number() + 1; }
   absl::Status GoOn(Device::IdStage stage);
-  absl::Status GoOnAccepted(CmAnswer answer);
-  void GoOnConnecting(CmAnswer answer);
+  absl::Status GoOnRequested();
+  absl::Status GoOnConnecting();
+  absl::Status GoOnEnding();
   absl::Status ReadDepthsOfRequest();
   absl::Status StartConnecting(const Address& address);
   absl::Status CheckRequested(const char* call) const;

@@ -124,14 +124,20 @@ struct DeviceCore {
   absl::Status OpenSignals();
   // Queues whose notifications another process may have taken cannot be destroyed: ibv_destroy_cq
   // waits until this process has acknowledged all that the kernel gave to any process.
-  bool MayDestroyQueues() const { return !forked && processes->forked.load() == 0; }
+  bool MayDestroyQueues() const { return !forked && !followed && processes->forked.load() == 0; }
+  // Likewise queue pairs and shared receive queues, whose asynchronous events a former opener may
+  // have taken and acknowledged.
+  bool leaves_objects() const { return forked || followed; }
 
   bool IsPortDown() const;
   // Destroys the id of a connection once the port is up. Destroying it sends a message to the peer.
   // After a message that it cannot send, Soft-RoCE's connection manager receives nothing any more
   // for any process (Linux 6.1: its queue pair stays in the error state).
   void Dispose(CmId id);
-  void OnPortUp() { kept_ids.clear(); }
+  void OnPortUp() {
+    kept_ids.clear();
+    cm.CloseFormer();
+  }
 
   VerbsContext context;
   ProtectionDomain domain;
@@ -149,7 +155,8 @@ struct DeviceCore {
   // Not used while posting and polling succeed.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
-  bool forked = false;  // this process is not the opener
+  bool forked = false;    // this process is not the opener
+  bool followed = false;  // it was none at first
   const Provider* provider = nullptr;
   SharedPage<ProcessesRecord> processes;
   bool look = true;  // look at the channels in the next turn, as around a sleep

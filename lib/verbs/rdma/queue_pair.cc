@@ -234,11 +234,8 @@ RdmaQueuePair::~RdmaQueuePair() {
     core_->queue_pairs.erase(number());
     core_->ForgetLastReceive(this);
   }
-  if (core_->forked) {
-    (void)queue_pair_.release();
-  } else if (link_ != nullptr) {
-    link_->QueuePairGone();
-  }
+  if (!core_->forked && link_ != nullptr) link_->QueuePairGone();
+  if (core_->leaves_objects()) (void)queue_pair_.release();  // it ends with the device
 }
 
 absl::Status RdmaQueuePair::Modify(ibv_qp_state to, const char* name, ibv_qp_attr attributes,

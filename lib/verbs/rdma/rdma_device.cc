@@ -45,9 +45,6 @@ class RdmaRegion final : public MemoryRegion {
   VerbsRegion region_;
 };
 
-// The kernel gives the lowest free number to an object.
-constexpr uint32_t kMostRegionHandles = 1 << 16;
-
 // A region that a former opener had registered. Nobody has an object of libibverbs for it.
 class FormerRegion final : public MemoryRegion {
  public:
@@ -139,7 +136,7 @@ class RdmaDevice final : public Device {
     return RdmaConnectionId::Adopt(&core_, former);
   }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> AdoptRegion(uint32_t rkey) override;
-  absl::Status DestroyUnknownIds() override { return core_.cm.DestroyUnknown(); }
+  absl::Status DestroyUnknownIds() override;
 
  private:
   absl::Status Open();
@@ -290,6 +287,7 @@ absl::Status RdmaDevice::AfterFork() {
 // is lost: what it said of a queue pair is asked for here.
 absl::Status RdmaDevice::TakeOver() {
   BATON_RETURN_IF_ERROR(CheckFollowable());
+  core_.followed = true;
   core_.pushed.clear();
   core_.device_events.clear();
   for (CmId& id : core_.kept_ids) id.Release();
@@ -303,9 +301,15 @@ absl::Status RdmaDevice::TakeOver() {
   return absl::OkStatus();
 }
 
+// While the port is down, nothing can be told to peers (DeviceCore::Dispose).
+absl::Status RdmaDevice::DestroyUnknownIds() {
+  BATON_RETURN_IF_ERROR(core_.cm.TakeRest());
+  if (!core_.IsPortDown()) core_.cm.CloseFormer();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::AdoptRegion(uint32_t rkey) {
-  const std::optional<uint32_t> handle =
-      FindRegion(core_.context->cmd_fd, rkey, kMostRegionHandles);
+  const std::optional<uint32_t> handle = FindRegion(core_.context->cmd_fd, rkey);
   if (!handle) return absl::NotFoundError(absl::StrCat("no region has the rkey ", rkey));
   return std::make_unique<FormerRegion>(core_.context->cmd_fd, *handle, rkey);
 }

@@ -4,6 +4,8 @@
 
 namespace baton::verbs::rdma {
 
+constexpr uint32_t kMostFree = 1024;  // handles, one after the other
+
 int QueryRegion(int uverbs, uint32_t handle, Region* region) {
   UverbsCommand<5> command(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
   command.Set(0, UVERBS_ATTR_QUERY_MR_HANDLE, 0, handle);
@@ -20,10 +22,13 @@ int DestroyRegion(int uverbs, uint32_t handle) {
   return command.Give(uverbs);
 }
 
-std::optional<uint32_t> FindRegion(int uverbs, uint32_t remote_key, uint32_t handles) {
-  for (uint32_t handle = 0; handle < handles; ++handle) {
+std::optional<uint32_t> FindRegion(int uverbs, uint32_t remote_key) {
+  uint32_t free = 0;
+  for (uint32_t handle = 0; free < kMostFree; ++handle) {
     Region region;
-    if (QueryRegion(uverbs, handle, &region) == 0 && region.remote_key == remote_key) return handle;
+    const int error = QueryRegion(uverbs, handle, &region);
+    if (error == 0 && region.remote_key == remote_key) return handle;
+    free = error == ENOENT ? free + 1 : 0;
   }
   return std::nullopt;
 }

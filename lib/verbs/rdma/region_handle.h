@@ -59,8 +59,9 @@ struct Region {
 int QueryRegion(int uverbs, uint32_t handle, Region* region);
 int DestroyRegion(int uverbs, uint32_t handle);
 
-// Returns the handle of the region that has the key. Looks at `handles` handles.
-std::optional<uint32_t> FindRegion(int uverbs, uint32_t remote_key, uint32_t handles);
+// Returns the handle of the region that has the key. The kernel gives the lowest free number to an
+// object, so it looks no further than a long run of free ones.
+std::optional<uint32_t> FindRegion(int uverbs, uint32_t remote_key);
 
 }  // namespace baton::verbs::rdma
 

@@ -21,7 +21,7 @@ class RdmaSharedReceiveQueue final : public SharedReceiveQueue {
       DeviceCore* core, uint32_t entries, uint32_t max_scatter_gather);
   ~RdmaSharedReceiveQueue() override {
     core_->ForgetEventsOf(this);
-    if (core_->forked) (void)queue_.release();
+    if (core_->leaves_objects()) (void)queue_.release();  // it ends with the device
   }
 
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;

@@ -14,6 +14,8 @@ namespace baton::driver_process {
 namespace {
 
 constexpr int kNewsPipeBytes = 1 << 20;  // a page for each line
+// Each handles up to 64 events of the device.
+constexpr int kTurnsOfTakeOver = 256;
 
 }  // namespace
 
@@ -48,6 +50,9 @@ absl::Status HostEngine::TakeOver() {
   driver::TakeOverGrants(*arena_, device_, objects());
   BATON_RETURN_IF_ERROR(manager_->TakeOver());
   succession_.TakeOver();
+  // What the device has given this process and no other is stored before there is another follower.
+  for (int i = 0; i < kTurnsOfTakeOver && manager_->Turn(); ++i) {
+  }
   (void)eventfd_write(wake_.get(), 1);
   return absl::OkStatus();
 }

@@ -301,10 +301,14 @@ TEST_P(TakeOver, shouldAcceptOnceWhereverTheOpenerDies) {
           ASSERT_TRUE(adopted.ok()) << adopted.status();
           server_->id = std::move(adopted->id);
           ASSERT_TRUE(server_->device->DestroyUnknownIds().ok());
-          if (adopted->unaccepted) return AcceptAndEstablish();
-          ASSERT_TRUE(Await(client(), *server_, CmEventType::kEstablished));
-          ASSERT_TRUE(Await(*server_, client(), CmEventType::kEstablished));
-          ExpectData();
+          if (adopted->unaccepted) {
+            AcceptAndEstablish();
+          } else {
+            ASSERT_TRUE(Await(client(), *server_, CmEventType::kEstablished));
+            ASSERT_TRUE(Await(*server_, client(), CmEventType::kEstablished));
+            ExpectData();
+          }
+          EXPECT_TRUE(server_->events.empty() && client().events.empty());
         });
     if (HasFailure()) return;
   }
