@@ -111,14 +111,13 @@ void CmIds::KeepLast() {
   waiting_.push_front(*former_last_);
 }
 
-absl::Status CmIds::TakeRest() {
+void CmIds::TakeRest() {
   std::vector<CmEndpoint*> listeners;
   for (const auto& [uid, listener] : listeners_) listeners.push_back(listener);
-  for (CmEndpoint* const listener : listeners) BATON_RETURN_IF_ERROR(listener->Rejoin());
+  for (CmEndpoint* const listener : listeners) listener->Rejoin();
   KeepLast();
   KeepUnread();
   former_last_.reset();
-  return absl::OkStatus();
 }
 
 }  // namespace baton::verbs::rdma

@@ -27,7 +27,7 @@ class CmEndpoint {
   // adopted by another object. A listener waits for Rejoin().
   virtual void OnFormer() {}
   // Called for listeners after OnFormer(): moves the id to this process's file.
-  virtual absl::Status Rejoin() { return absl::OkStatus(); }
+  virtual void Rejoin() {}
 };
 
 class CmId;
@@ -57,7 +57,7 @@ class CmIds {
   const CmEventSlot* LastOf(uint32_t number) const;
   // Takes the listeners and the requests that nobody has seen. The kernel destroys all ids that are
   // left in the dead process's file, once CloseFormer() is called.
-  absl::Status TakeRest();
+  void TakeRest();
   void CloseFormer() { former_.reset(); }
 
   // The file is not closed: see CmFile.

@@ -209,13 +209,18 @@ bool RdmaListener::IsAtItsAddress() const {
 
 // The dead process may have stopped to listen. Its id is no more then, and another one may have the
 // number. The port in TCP's port space is held by this process, too.
-absl::Status RdmaListener::Rejoin() {
-  if (core_->cm.Adopt(id_.number()).ok() && IsAtItsAddress()) return absl::OkStatus();
+void RdmaListener::Rejoin() {
+  if (core_->cm.Adopt(id_.number()).ok() && IsAtItsAddress()) return;
   id_.Release();
   const absl::Status bound = BindId();
-  // An interface that is down: see RdmaDevice::WatchRemoval.
-  if (backlog_ == 0) return absl::OkStatus();
-  return bound.ok() ? Listen(backlog_) : bound;
+  if (backlog_ == 0) return;  // see RdmaDevice::WatchRemoval
+  const absl::Status listens = bound.ok() ? Listen(backlog_) : bound;
+  if (listens.ok()) return;
+  core_->PushDeviceEvent(
+      {.type = DeviceEventType::kAddressesChanged,
+       .port = core_->port,
+       .text = absl::StrCat("nobody listens any more at ", absl::string_view(ToString(at_)), ": ",
+                            listens.message(), "; restart the service to try again")});
 }
 
 bool RdmaListener::OnEvent(const CmEventSlot& event, CmEvent* out) {
@@ -303,10 +308,6 @@ absl::StatusOr<Device::AdoptedId> RdmaConnectionId::Adopt(DeviceCore* core,
     id->local_ = FromSocketAddress(*addresses->local.get());
     id->peer_ = FromSocketAddress(*addresses->peer.get());
   }
-  const bool needs_queue_pair = former.stage == Device::IdStage::kOpen;
-  if (needs_queue_pair && id->queue_pair_ == nullptr) {
-    return absl::NotFoundError(absl::StrCat("connection ", former.number, " has no queue pair"));
-  }
   if (const absl::Status status = id->GoOn(former.stage); !status.ok()) {
     return absl::NotFoundError(status.message());
   }
@@ -332,6 +333,7 @@ absl::Status RdmaConnectionId::GoOn(Device::IdStage stage) {
     case Device::IdStage::kEnded:
       return GoOnEnding();
   }
+  if (queue_pair_ == nullptr) return absl::InternalError("no queue pair is known");
   // What becomes of it is told by events that the dead process had not read, or had read last.
   depths_ = queue_pair_->AskDepths();
   phase_ = Phase::kAccepted;

@@ -36,7 +36,7 @@ class RdmaListener final : public Listener, public CmEndpoint {
   }
   Address address() const override;
   bool OnEvent(const CmEventSlot& event, CmEvent* out) override;
-  absl::Status Rejoin() override;
+  void Rejoin() override;
 
  private:
   explicit RdmaListener(DeviceCore* core) : core_(core) {}

@@ -303,7 +303,7 @@ absl::Status RdmaDevice::TakeOver() {
 
 // While the port is down, nothing can be told to peers (DeviceCore::Dispose).
 absl::Status RdmaDevice::DestroyUnknownIds() {
-  BATON_RETURN_IF_ERROR(core_.cm.TakeRest());
+  core_.cm.TakeRest();
   if (!core_.IsPortDown()) core_.cm.CloseFormer();
   return absl::OkStatus();
 }
