@@ -124,7 +124,7 @@ struct DeviceCore {
   absl::Status OpenSignals();
   // Queues whose notifications another process may have taken cannot be destroyed: ibv_destroy_cq
   // waits until this process has acknowledged all that the kernel gave to any process.
-  bool MayDestroyQueues() const { return !forked && !followed && processes->forked.load() == 0; }
+  bool MayDestroyQueues() const { return !leaves_objects() && processes->forked.load() == 0; }
   // Likewise queue pairs and shared receive queues, whose asynchronous events a former opener may
   // have taken and acknowledged.
   bool leaves_objects() const { return forked || followed; }

@@ -254,25 +254,25 @@ absl::Status RdmaQueuePair::MakeReady() {
                 IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
+bool RdmaQueuePair::Query(int mask, ibv_qp_attr* attributes) const {
+  ibv_qp_init_attr made_with = {};
+  return ibv_query_qp(queue_pair_.get(), attributes, mask, &made_with) == 0;
+}
+
 QueuePairState RdmaQueuePair::state() const {
   if (core_->forked || core_->processes->forked.load() != 0) return AskState();
   if (state_ != QueuePairState::kReadyToReceive && state_ != QueuePairState::kReadyToSend) {
     return state_;
   }
   ibv_qp_attr attributes = {};
-  ibv_qp_init_attr made_with = {};
-  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made_with) != 0) return state_;
+  if (!Query(IBV_QP_STATE, &attributes)) return state_;
   return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
 }
 
 // Another process may have connected the queue pair since, or reset it for reuse.
 QueuePairState RdmaQueuePair::AskState() const {
   ibv_qp_attr attributes = {};
-  ibv_qp_init_attr made_with = {};
-  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC,
-                   &made_with) != 0) {
-    return state_;
-  }
+  if (!Query(IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC, &attributes)) return state_;
   state_ = StateFrom(attributes.qp_state);
   reads_ = attributes.max_rd_atomic > 0;
   if (state_ != QueuePairState::kError) ForgetLastReceive();
@@ -281,11 +281,7 @@ QueuePairState RdmaQueuePair::AskState() const {
 
 ReadDepths RdmaQueuePair::AskDepths() const {
   ibv_qp_attr attributes = {};
-  ibv_qp_init_attr made_with = {};
-  if (ibv_query_qp(queue_pair_.get(), &attributes,
-                   IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &made_with) != 0) {
-    return {};
-  }
+  if (!Query(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &attributes)) return {};
   return {attributes.max_rd_atomic, attributes.max_dest_rd_atomic};
 }
 

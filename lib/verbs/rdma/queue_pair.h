@@ -113,6 +113,8 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status FlushQueues();
   absl::Status MakeReady();  // to INIT
   void AwaitLastReceive() const;
+  // Asks the device for those of `mask` (IBV_QP_*).
+  bool Query(int mask, ibv_qp_attr* attributes) const;
   QueuePairState AskState() const;
   absl::Status CheckSend(const SendRequest& request) const;
   absl::Status CheckSpecial(const SendRequest& request) const;

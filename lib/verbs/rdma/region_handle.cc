@@ -2,6 +2,10 @@
 
 #include <rdma/ib_user_ioctl_cmds.h>
 
+#include <cerrno>
+
+#include "lib/verbs/rdma/uverbs_command.h"
+
 namespace baton::verbs::rdma {
 
 constexpr uint32_t kMostFree = 1024;  // handles, one after the other

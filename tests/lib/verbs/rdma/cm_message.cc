@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "lib/verbs/rdma/uverbs_command.h"
+
 namespace baton::verbs::rdma {
 namespace {
 
