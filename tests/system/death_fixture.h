@@ -100,7 +100,7 @@ class DeathTest : public harness::ClusterFixture {
       SCOPED_TRACE(absl::StrCat("death ", i));
       ASSERT_NO_FATAL_FAILURE(die());
       if (i < deaths / 4) early.Join(Possessions(processes()));
-      // What three in a row die of is refused. So none dies while it is asked how it is.
+      // A request that three in a row die of is refused. So none dies while it is asked how it is.
       ASSERT_OK(peer_->Settle());
     }
     Possessions late(processes());

@@ -79,7 +79,7 @@ class CmIds {
   // The last event that was read, until the next one is asked for; kNoEvent: there is none. A
   // follower has the memory, too. The kernel fills it before it forgets the event.
   std::optional<SharedArray<CmEventSlot>> last_;
-  // Of a follower.
+  // A follower alone uses these.
   std::optional<CmFile> former_;  // the dead process's file
   std::optional<CmEventSlot> former_last_;
   std::deque<CmEventSlot> waiting_;  // to be delivered before others

@@ -334,7 +334,7 @@ absl::Status RdmaConnectionId::GoOn(Device::IdStage stage) {
       return GoOnEnding();
   }
   if (queue_pair_ == nullptr) return absl::InternalError("no queue pair is known");
-  // What becomes of it is told by events that the dead process had not read, or had read last.
+  // Events that the dead process had not read, or had read last, tell what becomes of it.
   depths_ = queue_pair_->AskDepths();
   phase_ = Phase::kAccepted;
   return absl::OkStatus();
@@ -354,8 +354,8 @@ absl::Status RdmaConnectionId::GoOnEnding() {
   return absl::OkStatus();
 }
 
-// What the dead process had asked the peer for died with it, unless the peer has answered and was
-// answered.
+// The dead process alone knew what it had asked the peer for, so the attempt ends, unless the peer
+// has answered and was answered.
 absl::Status RdmaConnectionId::GoOnConnecting() {
   BATON_ASSIGN_OR_RETURN(const CmAnswer answer, core_->cm->NotifyEstablished(id_.number()));
   CmEvent event;

@@ -50,7 +50,8 @@ absl::Status HostEngine::TakeOver() {
   driver::TakeOverGrants(*arena_, device_, objects());
   BATON_RETURN_IF_ERROR(manager_->TakeOver());
   succession_.TakeOver();
-  // What the device has given this process and no other is stored before there is another follower.
+  // The device gives each event to one process. This one stores them before there is another
+  // follower.
   for (int i = 0; i < kTurnsOfTakeOver && manager_->Turn(); ++i) {
   }
   (void)eventfd_write(wake_.get(), 1);

@@ -36,7 +36,7 @@ namespace {
 // Longer than any test takes, in seconds.
 constexpr unsigned int kTooLong = 120;
 
-// What the processes tell each other.
+// The processes tell each other these.
 struct Told {
   std::atomic<pid_t> nic{0}, follower{0};
   std::atomic<bool> asked{false};
@@ -257,7 +257,7 @@ TEST_P(TakeOver, shouldAnswerARequestThatTheOpenerHadHandled) {
       });
 }
 
-// What the table says is older than what was done.
+// The table is older here than the accept.
 TEST_P(TakeOver, shouldGoOnWithAConnectionThatTheOpenerHadAccepted) {
   Follow(
       1, [&] { return AcceptOne(); },
