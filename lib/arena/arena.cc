@@ -212,6 +212,12 @@ absl::Status Arena::PutBuffersOn(uint64_t huge_page_bytes, const std::string& na
   return absl::OkStatus();
 }
 
+Mapping Mapping::Of(uint8_t* base, uint64_t size) {
+  Mapping mapping;
+  mapping.memory_ = MappedMemory(base, Unmap{size});
+  return mapping;
+}
+
 absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service,
                                     uint64_t huge_page_bytes) {
   BATON_RETURN_IF_ERROR(ValidateShape(shape));
@@ -227,9 +233,8 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     arena.huge_pages_ = arena.PutBuffersOn(huge_page_bytes, name_of(kBuffersMemory));
   }
   const bool has_buffers = static_cast<bool>(arena.fds_[kBuffersMemory]);
-  const std::array<uint64_t, kMemoryNames.size()> bytes = {
-      FileBytes(arena.worker_map_.total), FileBytes(arena.driver_map_.total),
-      has_buffers ? 0 : FileBytes(shape.buffer_bytes), FileBytes(arena.recovery_map_.total)};
+  std::array<uint64_t, kMemoryNames.size()> bytes = arena.MemoryBytes();
+  if (has_buffers) bytes[kBuffersMemory] = 0;
   BATON_RETURN_IF_ERROR(
       CheckMemory(std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), service));
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -285,6 +290,32 @@ void Arena::KeepFromChildren() const {
   for (const Mapping& memory : memories_) {
     if (memory.size() != 0) (void)madvise(memory.base(), memory.size(), MADV_DONTFORK);
   }
+}
+
+std::array<uint64_t, kMemoryNames.size()> Arena::MemoryBytes() const {
+  return {FileBytes(worker_map_.total), FileBytes(driver_map_.total),
+          FileBytes(shape_.buffer_bytes), FileBytes(recovery_map_.total)};
+}
+
+Arena::Bases Arena::bases() const {
+  Bases bases;
+  for (size_t i = 0; i < bases.size(); ++i) bases[i] = memories_[i].base();
+  return bases;
+}
+
+absl::StatusOr<Arena> Arena::Inherit(const Bases& bases) {
+  const auto& header = *reinterpret_cast<const DriverMemoryHeader*>(bases[kDriverLogMemory]);
+  if (header.magic != kMagic || header.layout_version != kLayoutVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the arena has layout version ", header.layout_version, ", and this code drives ",
+        kLayoutVersion, " alone: it comes into use with the service's next start"));
+  }
+  Arena arena(header.shape);
+  const std::array<uint64_t, kMemoryNames.size()> bytes = arena.MemoryBytes();
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    arena.memories_[i] = Mapping::Of(bases[i], bytes[i]);
+  }
+  return arena;
 }
 
 absl::StatusOr<Arena> Arena::Map(FileDescriptor worker_log, FileDescriptor driver_log,

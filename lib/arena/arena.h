@@ -41,6 +41,8 @@ class Mapping {
  public:
   // Maps `size` bytes of `fd`. kFailedPrecondition: the file has another size.
   static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, const char* name);
+  // Owns what is mapped there already.
+  static Mapping Of(uint8_t* base, uint64_t size);
   uint8_t* base() const { return memory_.get(); }
   uint64_t size() const { return memory_.get_deleter().bytes; }
 
@@ -63,6 +65,14 @@ class Arena {
   // this build cannot read them; names both layout versions.
   static absl::StatusOr<Arena> Map(FileDescriptor worker_log, FileDescriptor driver_log,
                                    FileDescriptor buffers);
+
+  // Where each memory is mapped, by MemoryKind.
+  using Bases = std::array<uint8_t*, kMemoryNames.size()>;
+  Bases bases() const;
+  // Code of another release calls this in a process that was forked from the driver's: makes an
+  // Arena of its own for the driver's mappings, without descriptors. kFailedPrecondition: the arena
+  // has another layout than this build's; names both versions.
+  static absl::StatusOr<Arena> Inherit(const Bases& bases);
 
   // Keeps the memories unmapped in processes forked from now on, so that only the worker can write
   // what it owns. Map() calls this.
@@ -189,6 +199,7 @@ class Arena {
   int recovery_fd() const { return fds_[kRecoveryMemory].get(); }
 
  private:
+  std::array<uint64_t, kMemoryNames.size()> MemoryBytes() const;  // without huge pages
   void DumpBuffersIfAsked() const;
   absl::Status PutBuffersOn(uint64_t huge_page_bytes, const std::string& name);
   explicit Arena(const Shape& shape)

@@ -38,6 +38,14 @@ absl::StatusOr<CallSocket> CallSocket::Open(FileDescriptor socket, control::Op o
   return opened;
 }
 
+CallSocket CallSocket::Inherit(FileDescriptor file, FileDescriptor calls, uint32_t last_tag) {
+  CallSocket inherited(std::move(file), {});
+  inherited.calls_ = std::move(calls);
+  inherited.last_tag_ = last_tag;
+  inherited.forked_ = true;
+  return inherited;
+}
+
 absl::Status CallSocket::AfterFork() {
   forked_ = true;
   return AddSocket();

@@ -34,6 +34,11 @@ class CallSocket {
   static absl::StatusOr<CallSocket> Open(FileDescriptor socket, control::Op op,
                                          std::function<void()> turn);
 
+  // Goes on with what another object of this process has after AfterFork(): its file(), its
+  // calls(), and the tag of its last call. Only one of them makes calls from now on.
+  static CallSocket Inherit(FileDescriptor file, FileDescriptor calls, uint32_t last_tag);
+  uint32_t last_tag() const { return last_tag_; }
+
   // A forked process calls it first, and gets a call socket of its own.
   absl::Status AfterFork();
   // A forked process that makes no calls calls this instead. Every call then fails.

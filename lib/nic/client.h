@@ -28,6 +28,10 @@ class Client final : public verbs::mlx5::Commands {
   // `turn`: see CallSocket::Open.
   static absl::StatusOr<std::unique_ptr<Client>> Open(FileDescriptor socket,
                                                       std::function<void()> turn = {});
+  // `calls`: see CallSocket::Inherit.
+  static std::unique_ptr<Client> Inherit(CallSocket calls) {
+    return std::unique_ptr<Client>(new Client(std::move(calls)));
+  }
 
   // A forked process calls it first. Destroying objects in that process then leaves the NIC's
   // objects alone.
@@ -35,6 +39,7 @@ class Client final : public verbs::mlx5::Commands {
 
   int file() const { return calls_.file(); }
   CallSocket& calls() { return calls_; }
+  const CallSocket& calls() const { return calls_; }
 
   absl::StatusOr<uint32_t> AddFile(int memfd) { return Add(control::File(), memfd); }
   // Returns the key: lkey and rkey.

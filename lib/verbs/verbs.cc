@@ -44,6 +44,25 @@ absl::Status Device::OpenersWork(const char* what) {
 
 absl::Status Device::AfterFork() { return CheckForkable(); }
 
+absl::Status Device::Describe(BatonInheritedDevice* /*described*/) const {
+  return absl::UnimplementedError(
+      absl::StrCat("device ", std::string(name()),
+                   ": other code cannot make objects of its own for its queues"));
+}
+absl::StatusOr<std::unique_ptr<CompletionQueue>> Device::Inherit(
+    const BatonInheritedCompletionQueue& /*described*/) {
+  return Describe(nullptr);
+}
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Device::Inherit(
+    const BatonInheritedSharedReceiveQueue& /*described*/) {
+  return Describe(nullptr);
+}
+absl::StatusOr<std::unique_ptr<QueuePair>> Device::Inherit(
+    const BatonInheritedQueuePair& /*described*/, CompletionQueue* /*completes*/,
+    SharedReceiveQueue* /*shared*/) {
+  return Describe(nullptr);
+}
+
 std::string_view CompletionStatusName(CompletionStatus status) {
   static constexpr std::string_view kNames[] = {"success",
                                                 "local length error",

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/verbs/inherited.h"
 
 namespace baton::verbs {
 
@@ -202,6 +203,9 @@ class CompletionQueue {
 
   // Stops notifications in this process, because another process now polls the queue.
   virtual void ForgetNotification() {}
+
+  // See Device::Describe.
+  virtual void Describe(BatonInheritedCompletionQueue* /*described*/) const {}
 };
 
 // Receives shared by all queue pairs that were made with it. A message takes the next receive when
@@ -224,6 +228,9 @@ class SharedReceiveQueue {
   // completion yet. The successor of a killed driver calls it after CompletionQueue::TakeOver() of
   // all queues where such receives complete. Errors: see QueuePair::LastQueued.
   virtual absl::StatusOr<bool> IsQueued(uint64_t wr_id) const;
+
+  // See Device::Describe.
+  virtual void Describe(BatonInheritedSharedReceiveQueue* /*described*/) const {}
 };
 
 enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
@@ -293,6 +300,9 @@ class QueuePair {
   // Tells a forked process that another process has connected the queue pair, so that its state
   // need not be queried. `reads`: the peer answers READs and atomics.
   virtual void NoteConnected([[maybe_unused]] bool reads) {}
+
+  // See Device::Describe.
+  virtual void Describe(BatonInheritedQueuePair* /*described*/) const {}
 };
 
 // An address for the connection manager; `host` is an IPv4 or IPv6 literal.
@@ -507,6 +517,21 @@ class Device {
   // Returns the descriptors that a forked process needs after AfterFork(). It may close all others
   // that the device had at the fork.
   virtual std::vector<int> ForkedDescriptors() const { return {}; }
+
+  // After AfterFork(), these describe this process's device and each of its objects to other code
+  // in the process (inherited.h). That code opens the device with InheritDevice() of the device's
+  // kind, which is as after AfterFork(). Then it makes objects of its own with Inherit(), in the
+  // order of their creation: one for each queue, all queue pairs of which complete in `completes`
+  // and take their receives from `shared`, unless that is null. Only one of both codes uses the
+  // queues. kUnimplemented: the device's kind cannot be described.
+  virtual absl::Status Describe(BatonInheritedDevice* described) const;
+  virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> Inherit(
+      const BatonInheritedCompletionQueue& described);
+  virtual absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Inherit(
+      const BatonInheritedSharedReceiveQueue& described);
+  virtual absl::StatusOr<std::unique_ptr<QueuePair>> Inherit(
+      const BatonInheritedQueuePair& described, CompletionQueue* completes,
+      SharedReceiveQueue* shared);
 
   // Returns OK if a process that was forked from the opener can follow it, otherwise the reason.
   virtual absl::Status CheckFollowable() const;

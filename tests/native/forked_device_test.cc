@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/status.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/connected_test.h"
 #include "tests/native/message.h"
@@ -48,8 +49,12 @@ struct Outcome {
   std::atomic<bool> ended = false;
 };
 
+// Which objects a forked process uses: those that it has of the opener, or others that it makes of
+// what those describe, as code of another release does.
+enum class Objects { kOfTheOpener, kOfItsOwn };
+
 // The server's side is used by forked processes, the client's by this one.
-class ForkedDevice : public ::testing::Test {
+class ForkedDevice : public ::testing::TestWithParam<Objects> {
  protected:
   static constexpr size_t kBytes = 1 << 16;
 
@@ -60,12 +65,42 @@ class ForkedDevice : public ::testing::Test {
         .value();
   }
 
+  // In a forked process: replaces all objects of the server's side but `id`.
+  absl::Status MakeObjects() {
+    BatonInheritedDevice device;
+    BATON_RETURN_IF_ERROR(server.device->Describe(&device));
+    BATON_ASSIGN_OR_RETURN(auto made, device.kind == BATON_SOFT_DEVICE
+                                          ? verbs::soft::InheritSoftDevice(device)
+                                          : verbs::rdma::InheritRdmaDevice(device));
+    for (auto* const one : {&server.queue, &queue}) {
+      if (*one) BATON_RETURN_IF_ERROR(MakeAnew<BatonInheritedCompletionQueue>(*made, one));
+    }
+    if (shared) BATON_RETURN_IF_ERROR(MakeAnew<BatonInheritedSharedReceiveQueue>(*made, &shared));
+    if (server.queue_pair) {
+      BATON_RETURN_IF_ERROR(MakeAnew<BatonInheritedQueuePair>(
+          *made, &server.queue_pair, queue ? queue.get() : server.queue.get(), shared.get()));
+    }
+    (void)server.device.release();
+    server.device = std::move(made);
+    return absl::OkStatus();
+  }
+  template <typename Described, typename Object, typename... Queues>
+  static absl::Status MakeAnew(verbs::Device& device, std::unique_ptr<Object>* object,
+                               Queues... queues) {
+    Described described;
+    (*object)->Describe(&described);
+    (void)object->release();  // the opener's objects stay
+    BATON_ASSIGN_OR_RETURN(*object, device.Inherit(described, queues...));
+    return absl::OkStatus();
+  }
+
   // A forked process, which has called AfterFork and does `work`.
   pid_t Fork(const SharedPage<Outcome>& outcome, const std::function<std::string()>& work) {
     const pid_t child = fork();
     if (child != 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const absl::Status status = server.device->AfterFork();
+    absl::Status status = server.device->AfterFork();
+    if (status.ok() && GetParam() == Objects::kOfItsOwn) status = MakeObjects();
     if (status.ok()) server.queue->TakeOver();
     const std::string wrong = status.ok() ? work() : status.ToString();
     std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
@@ -121,15 +156,14 @@ class ForkedDevice : public ::testing::Test {
                         std::string(verbs::CompletionStatusName(completion.status)), " instead of ",
                         wr_id, " with ", std::string(verbs::CompletionStatusName(status)));
   }
-  // The server's queue pair is another one, with this queue.
-  std::unique_ptr<verbs::SharedReceiveQueue> ShareReceives() {
-    auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
+  // The server's queue pair is another one, with `shared`.
+  void ShareReceives() {
+    shared = server.device->CreateSharedReceiveQueue(16, 1).value();
     verbs::QueuePairOptions options;
     options.send_queue = options.receive_queue = server.queue.get();
     options.max_send_requests = 16;
     options.shared_receive_queue = shared.get();
     server.queue_pair = server.device->CreateQueuePair(options).value();
-    return shared;
   }
   // A message from each side arrives.
   std::string Talks() {
@@ -155,13 +189,23 @@ class ForkedDevice : public ::testing::Test {
   Side server{Open()};
   Buffer ours{client.device.get(), kBytes, kAllAccess};
   Buffer theirs{server.device.get(), kBytes, kAllAccess};
+  // Of the server's queue pair, if it is another one than that of Side.
+  std::unique_ptr<verbs::CompletionQueue> queue;
+  std::unique_ptr<verbs::SharedReceiveQueue> shared;
 };
 
-TEST_F(ForkedDevice, shouldTellThatItCanBeUsedSo) {
+INSTANTIATE_TEST_SUITE_P(With, ForkedDevice,
+                         ::testing::Values(Objects::kOfTheOpener, Objects::kOfItsOwn),
+                         [](const auto& info) {
+                           return info.param == Objects::kOfItsOwn ? "OwnObjects"
+                                                                   : "TheOpenersObjects";
+                         });
+
+TEST_P(ForkedDevice, shouldTellThatItCanBeUsedSo) {
   EXPECT_TRUE(server.device->CheckForkable().ok()) << server.device->CheckForkable();
 }
 
-TEST_F(ForkedDevice, shouldPostAndPoll) {
+TEST_P(ForkedDevice, shouldPostAndPoll) {
   Join();
   for (int generation = 0; generation < 3; ++generation) {
     ExpectTalk();
@@ -170,7 +214,7 @@ TEST_F(ForkedDevice, shouldPostAndPoll) {
   }
 }
 
-TEST_F(ForkedDevice, shouldReceiveWhatWasPostedBeforeTheFork) {
+TEST_P(ForkedDevice, shouldReceiveWhatWasPostedBeforeTheFork) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
   ours.Fill(0, "hello");
@@ -183,7 +227,7 @@ TEST_F(ForkedDevice, shouldReceiveWhatWasPostedBeforeTheFork) {
   });
 }
 
-TEST_F(ForkedDevice, shouldWakeForACompletion) {
+TEST_P(ForkedDevice, shouldWakeForACompletion) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
   SharedPage<std::atomic<bool>> asked;
@@ -217,7 +261,7 @@ TEST_F(ForkedDevice, shouldWakeForACompletion) {
 }
 
 // The one before was killed while it slept, and what wakes it comes before the next one begins.
-TEST_F(ForkedDevice, shouldNotGoOnWakingForAnEventOfItsPredecessor) {
+TEST_P(ForkedDevice, shouldNotGoOnWakingForAnEventOfItsPredecessor) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
   ExpectInChild([&]() -> std::string {
@@ -235,7 +279,7 @@ TEST_F(ForkedDevice, shouldNotGoOnWakingForAnEventOfItsPredecessor) {
   });
 }
 
-TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
+TEST_P(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
   ExpectInChild([&]() -> std::string {
@@ -251,7 +295,7 @@ TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
 }
 
 // The queue pair was never connected, and the opener has heard nothing of its error state.
-TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
+TEST_P(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
   ExpectInChild([&]() -> std::string {
     NEED(server.queue_pair->SetError().ok());
@@ -264,7 +308,7 @@ TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
 }
 
 // The process that posts the receive does not know of the error state yet.
-TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError) {
+TEST_P(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError) {
   Join();
   const pid_t other = fork();
   if (other == 0) {
@@ -281,7 +325,7 @@ TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError
   });
 }
 
-TEST_F(ForkedDevice, shouldTellAFullQueue) {
+TEST_P(ForkedDevice, shouldTellAFullQueue) {
   Join();
   ExpectInChild([&]() -> std::string {
     // The client has no receives: nothing of it completes.
@@ -297,7 +341,7 @@ TEST_F(ForkedDevice, shouldTellAFullQueue) {
 }
 
 // The pool's: what the opener has made of it since is asked for.
-TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
+TEST_P(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
   SharedPage<std::atomic<bool>> tried, joined;
   SharedPage<Outcome> outcome;
   const pid_t child = Fork(outcome, [&]() -> std::string {
@@ -317,7 +361,7 @@ TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
 }
 
 // Likewise: a provider refuses what it has last seen reset, and asking is what tells it.
-TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
+TEST_P(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
   enum Step { kBegun, kReset, kNew, kAsked, kJoined };
   SharedPage<std::atomic<int>> step;
   SharedPage<Outcome> outcome;
@@ -349,8 +393,8 @@ TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
 }
 
 // Somebody who died has not read it.
-TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife) {
-  const auto queue = server.device->CreateCompletionQueue(64).value();
+TEST_P(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife) {
+  queue = server.device->CreateCompletionQueue(64).value();
   verbs::QueuePairOptions options;
   options.send_queue = options.receive_queue = queue.get();
   options.max_send_requests = options.max_receive_requests = 16;
@@ -387,8 +431,8 @@ TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife)
   server.queue_pair.reset();
 }
 
-TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
-  const auto shared = ShareReceives();
+TEST_P(ForkedDevice, shouldPostAndArmSharedReceives) {
+  ShareReceives();
   Join();
   SharedPage<std::atomic<bool>> posted;
   ExpectInChild([&]() -> std::string {
@@ -422,27 +466,26 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
 }
 
 // Each process begins a wait of its own, and begins a new one after each reset of the queue pair.
-TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
-  const auto shared = ShareReceives();
-  verbs::QueuePair& queue_pair = *server.queue_pair;
+TEST_P(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
+  ShareReceives();
   const auto holds_none = [&] {
-    return Until(server, [&] { return queue_pair.holds_no_receive(); });
+    return Until(server, [&] { return server.queue_pair->holds_no_receive(); });
   };
   const bool at_once =
       IsSoftUnderTest();  // the NIC has completed them before it says that it is in error
   // The opener waits already when the other begins.
-  ASSERT_TRUE(queue_pair.SetError().ok());
+  ASSERT_TRUE(server.queue_pair->SetError().ok());
   ExpectInChild([&]() -> std::string {
-    NEED(queue_pair.state() == QueuePairState::kError);
-    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(server.queue_pair->state() == QueuePairState::kError);
+    NEED(at_once || !server.queue_pair->holds_no_receive());
     NEED(holds_none());
-    NEED(queue_pair.SetReset().ok() && queue_pair.SetInit().ok());
-    NEED(!queue_pair.holds_no_receive());
-    NEED(queue_pair.SetError().ok());
-    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(server.queue_pair->SetReset().ok() && server.queue_pair->SetInit().ok());
+    NEED(!server.queue_pair->holds_no_receive());
+    NEED(server.queue_pair->SetError().ok());
+    NEED(at_once || !server.queue_pair->holds_no_receive());
     NEED(holds_none());
     server.queue->ForgetNotification();
-    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(at_once || !server.queue_pair->holds_no_receive());
     NEED(holds_none());
     return "";
   });
@@ -450,7 +493,7 @@ TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
   server.queue_pair.reset();
 }
 
-TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
+TEST_P(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
   Join();
   ExpectInChild([&]() -> std::string {
     const auto refused = [](const absl::Status& status) {
@@ -471,7 +514,7 @@ TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
 }
 
 // A forked process that ends in an orderly way destroys its copies.
-TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
+TEST_P(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
   Join();
   ExpectInChild([&]() -> std::string {
     server.Turn();  // it has polled
@@ -489,7 +532,7 @@ TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
 
 // A forked process has taken a notification of the opener's completion queue: ibv_destroy_cq would
 // wait for ever.
-TEST_F(ForkedDevice, shouldNotHoldItsOpenerUp) {
+TEST_P(ForkedDevice, shouldNotHoldItsOpenerUp) {
   Join();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 300, {ours.Sge(0, 64)}).ok());
   ExpectInChild([&]() -> std::string {

@@ -40,6 +40,7 @@ class CmIds {
   static constexpr uint64_t kConnectionUid = 1;
 
   absl::Status Open();
+  explicit operator bool() const { return file_.has_value(); }  // it is open
   CmFile* operator->() { return &*file_; }
   // Makes an id whose events the endpoint gets.
   absl::StatusOr<CmId> Create(CmEndpoint* endpoint, bool listens);

@@ -92,6 +92,21 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
   return queue;
 }
 
+RdmaCompletionQueue::RdmaCompletionQueue(DeviceCore* core,
+                                         const BatonInheritedCompletionQueue& described)
+    : core_(core),
+      channel_(static_cast<ibv_comp_channel*>(described.channel)),
+      queue_(static_cast<ibv_cq*>(described.queue)) {
+  AfterFork();
+  core_->completion_queues.insert(this);
+}
+
+void RdmaCompletionQueue::Describe(BatonInheritedCompletionQueue* described) const {
+  *described = {};
+  described->queue = queue_.get();
+  described->channel = channel_.get();
+}
+
 RdmaCompletionQueue::~RdmaCompletionQueue() {
   core_->completion_queues.erase(this);
   // Closing the descriptor does not end the watch, because a forked process may hold it, too.
@@ -227,6 +242,23 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
   BATON_RETURN_IF_ERROR(queue_pair->MakeReady());
   core->queue_pairs.emplace(queue_pair->number(), queue_pair.get());
   return queue_pair;
+}
+
+RdmaQueuePair::RdmaQueuePair(DeviceCore* core, const BatonInheritedQueuePair& described,
+                             const QueuePairOptions& options)
+    : core_(core),
+      options_(options),
+      queue_pair_(static_cast<ibv_qp*>(described.queue_pair)),
+      max_inline_data_(described.max_inline_data) {
+  core_->queue_pairs.emplace(number(), this);
+}
+
+void RdmaQueuePair::Describe(BatonInheritedQueuePair* described) const {
+  *described = {};
+  described->queue_pair = queue_pair_.get();
+  described->number = number();
+  described->max_scatter_gather = options_.max_scatter_gather;
+  described->max_inline_data = max_inline_data_;
 }
 
 RdmaQueuePair::~RdmaQueuePair() {

@@ -16,6 +16,8 @@ class RdmaCompletionQueue final : public CompletionQueue {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> Create(DeviceCore* core,
                                                                      uint32_t entries);
+  // Of a former process's object (Device::Describe), as that of each class here.
+  RdmaCompletionQueue(DeviceCore* core, const BatonInheritedCompletionQueue& described);
   ~RdmaCompletionQueue() override;
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
@@ -24,6 +26,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   absl::Status RequestNotification() override;
   void TakeOver() override;
   void ForgetNotification() override;
+  void Describe(BatonInheritedCompletionQueue* described) const override;
 
   void AfterFork();
 
@@ -68,6 +71,8 @@ class RdmaQueuePair final : public QueuePair {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaQueuePair>> Create(DeviceCore* core,
                                                                const QueuePairOptions& options);
+  RdmaQueuePair(DeviceCore* core, const BatonInheritedQueuePair& described,
+                const QueuePairOptions& options);
   ~RdmaQueuePair() override;
 
   uint32_t number() const override { return queue_pair_->qp_num; }
@@ -83,6 +88,7 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status SetInit() override;
   bool holds_no_receive() const override;
   void NoteConnected(bool reads) override;
+  void Describe(BatonInheritedQueuePair* described) const override;
 
   // Called when the last of its shared receives has completed, or has had the time to.
   void OnLastReceive(const char* how);

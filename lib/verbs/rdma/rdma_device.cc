@@ -92,6 +92,7 @@ class RdmaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
                                                         const RdmaDeviceOptions& options);
+  static absl::StatusOr<std::unique_ptr<Device>> Inherit(const BatonInheritedDevice& described);
   ~RdmaDevice() override;
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
@@ -127,6 +128,24 @@ class RdmaDevice final : public Device {
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
   std::vector<int> ForkedDescriptors() const override;
+  absl::Status Describe(BatonInheritedDevice* described) const override;
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> Inherit(
+      const BatonInheritedCompletionQueue& described) override {
+    return std::make_unique<RdmaCompletionQueue>(&core_, described);
+  }
+  absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Inherit(
+      const BatonInheritedSharedReceiveQueue& described) override {
+    return std::make_unique<RdmaSharedReceiveQueue>(&core_, described);
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> Inherit(const BatonInheritedQueuePair& described,
+                                                     CompletionQueue* completes,
+                                                     SharedReceiveQueue* shared) override {
+    QueuePairOptions options;
+    options.send_queue = options.receive_queue = completes;
+    options.shared_receive_queue = shared;
+    options.max_scatter_gather = described.max_scatter_gather;
+    return std::make_unique<RdmaQueuePair>(&core_, described, options);
+  }
   absl::Status CheckFollowable() const override { return CheckForkable(); }
   absl::Status SetFollowable(bool followable) override {
     return core_.cm.SetFollowable(followable);
@@ -179,7 +198,7 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
 }
 
 DeviceInfo RdmaDevice::info() const {
-  DeviceInfo info = Describe(core_.context.get(), core_.port);
+  DeviceInfo info = rdma::Describe(core_.context.get(), core_.port);
   info.gid = gid_;
   return info;
 }
@@ -283,6 +302,29 @@ absl::Status RdmaDevice::AfterFork() {
   return absl::OkStatus();
 }
 
+absl::Status RdmaDevice::Describe(BatonInheritedDevice* described) const {
+  if (!core_.forked) return absl::FailedPreconditionError("no forked process has the device");
+  *described = {};
+  described->kind = BATON_RDMA_DEVICE;
+  described->port = core_.port;
+  described->context = core_.context.get();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Inherit(const BatonInheritedDevice& described) {
+  auto device = std::make_unique<RdmaDevice>();
+  DeviceCore& core = device->core_;
+  core.context.reset(static_cast<ibv_context*>(described.context));
+  core.port = static_cast<uint8_t>(described.port);
+  core.forked = true;
+  device->look_for_events_ = false;
+  BATON_RETURN_IF_ERROR(device->ReadLimits());
+  BATON_RETURN_IF_ERROR(core.processes.Open());
+  core.processes->forked.store(1);
+  BATON_RETURN_IF_ERROR(core.OpenSignals());
+  return device;
+}
+
 // Asynchronous events come by a file that this process has, too. One that the dead process had read
 // is lost: what it said of a queue pair is asked for here.
 absl::Status RdmaDevice::TakeOver() {
@@ -328,7 +370,7 @@ std::vector<int> RdmaDevice::ForkedDescriptors() const {
 RdmaDevice::~RdmaDevice() {
   if (!core_.forked) return;
   for (CmId& id : core_.kept_ids) id.Release();
-  core_.cm.Leave();
+  if (core_.cm) core_.cm.Leave();
   (void)core_.domain.release();
   (void)core_.context.release();
 }
@@ -373,7 +415,7 @@ void RdmaDevice::Progress() {
   std::array<epoll_event, kChannelsPerLook> readable;
   const int count = epoll_wait(core_.epoll.get(), readable.data(), kChannelsPerLook, 0);
   for (int i = 0; i < count; ++i) {
-    if (readable[i].data.fd == core_.cm->fd()) look_for_events_ = true;
+    if (!core_.forked && readable[i].data.fd == core_.cm->fd()) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
     if (readable[i].data.fd == core_.awaiting_last_receive.fd()) core_.EndWaitsForLastReceives();
     if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
@@ -455,6 +497,10 @@ std::vector<std::string> ListRdmaDevices() {
   const DeviceList devices(ibv_get_device_list(&count));
   for (int i = 0; i < count; ++i) names.emplace_back(ibv_get_device_name(devices.get()[i]));
   return names;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> InheritRdmaDevice(const BatonInheritedDevice& described) {
+  return RdmaDevice::Inherit(described);
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options) {

@@ -43,6 +43,9 @@ std::vector<std::string> ListRdmaDevices();
 // do what Baton needs, or we may not use it; the message says what to do.
 absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options);
 
+// See Device::Describe. REQUIRES: `described` is of an rdma device of this process.
+absl::StatusOr<std::unique_ptr<Device>> InheritRdmaDevice(const BatonInheritedDevice& described);
+
 }  // namespace baton::verbs::rdma
 
 #endif  // LIB_VERBS_RDMA_RDMA_DEVICE_H_

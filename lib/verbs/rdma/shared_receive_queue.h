@@ -19,6 +19,11 @@ class RdmaSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaSharedReceiveQueue>> Create(
       DeviceCore* core, uint32_t entries, uint32_t max_scatter_gather);
+  // Of a former process's object (Device::Describe).
+  RdmaSharedReceiveQueue(DeviceCore* core, const BatonInheritedSharedReceiveQueue& described)
+      : core_(core),
+        max_scatter_gather_(described.max_scatter_gather),
+        queue_(static_cast<ibv_srq*>(described.queue)) {}
   ~RdmaSharedReceiveQueue() override {
     core_->ForgetEventsOf(this);
     if (core_->leaves_objects()) (void)queue_.release();  // it ends with the device
@@ -26,6 +31,11 @@ class RdmaSharedReceiveQueue final : public SharedReceiveQueue {
 
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override;
+  void Describe(BatonInheritedSharedReceiveQueue* described) const override {
+    *described = {};
+    described->queue = queue_.get();
+    described->max_scatter_gather = max_scatter_gather_;
+  }
 
   ibv_srq* queue() const { return queue_.get(); }
 

@@ -27,6 +27,22 @@ absl::Status TooMany(absl::string_view what, size_t count, uint32_t limit) {
       what, " with ", count, " scatter-gather entries; the queue was made for ", limit));
 }
 
+// The memory of a former process's object. That process's QueueMemory owns it.
+QueueMemory::Block BlockAt(void* begin) {
+  return {nullptr, {.begin = static_cast<uint8_t*>(begin), .bytes = 0, .place = {}}};
+}
+
+// The queues of a queue pair that BatonInheritedQueuePair describes.
+QueuePairOptions OptionsOf(const BatonInheritedQueuePair& described, CompletionQueue* completes,
+                           SharedReceiveQueue* shared) {
+  QueuePairOptions options;
+  options.send_queue = options.receive_queue = completes;
+  options.shared_receive_queue = shared;
+  options.max_scatter_gather = described.max_scatter_gather;
+  options.max_inline_data = described.max_inline_data;
+  return options;
+}
+
 // Posts to `queue` up to the first receive that has more than `limit` entries.
 template <typename Queue>
 absl::Status PostReceivesTo(Queue* queue, uint32_t limit, absl::Span<const ReceiveRequest> requests,
@@ -56,6 +72,10 @@ SoftRegister::SoftRegister(SoftHost* host, QueueMemory::Block page, nic::Client:
       page_(std::move(page)),
       made_(std::move(made)),
       fifo_(reinterpret_cast<mlx5::DoorbellPage*>(page_.begin), made_.descriptor.get()) {}
+
+SoftRegister::SoftRegister(SoftHost* host, const BatonInheritedCompletionQueue& described)
+    : SoftRegister(host, BlockAt(described.channel),
+                   {described.reg, FileDescriptor(described.reg_wake)}) {}
 
 SoftRegister::~SoftRegister() { (void)host_->client->Destroy(Kind::kRegister, made_.number); }
 
@@ -100,11 +120,33 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Make(SoftH
 SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, Parts parts)
     : host_(host),
       block_(std::move(parts.block)),
+      layout_(parts.layout),
       number_(parts.number),
       reg_(std::move(parts.reg)),
       channel_(std::move(parts.channel)),
       queue_(parts.layout.At(block_.begin), number_, reg_.get()) {
   host_->completion_queues.insert(this);
+}
+
+SoftCompletionQueue::SoftCompletionQueue(SoftHost* host,
+                                         const BatonInheritedCompletionQueue& described)
+    : SoftCompletionQueue(
+          host, {.block = BlockAt(described.queue),
+                 .layout = {described.entry_count},
+                 .number = described.number,
+                 .reg = std::make_unique<SoftRegister>(host, described),
+                 .channel = {described.channel_number, FileDescriptor(described.channel_socket)}}) {
+}
+
+void SoftCompletionQueue::Describe(BatonInheritedCompletionQueue* described) const {
+  *described = {.queue = block_.begin,
+                .channel = reg_->page(),
+                .entry_count = layout_.entry_count,
+                .number = number_,
+                .reg = reg_->number(),
+                .channel_number = channel_.number,
+                .reg_wake = reg_->wake_fd(),
+                .channel_socket = channel_fd()};
 }
 
 SoftCompletionQueue::~SoftCompletionQueue() {
@@ -210,16 +252,23 @@ void SoftCompletionQueue::ForgetNotification() {
 }
 
 void SoftCompletionQueue::Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout,
-                              uint8_t* begin, mlx5::SharedReceiveQueue* shared) {
-  auto place = std::find(places_.begin(), places_.end(), nullptr);
-  if (place == places_.end()) place = places_.insert(place, nullptr);
-  *place = queue_pair;
-  mlx5::CompletingQueuePair completing = layout.CompletingAt(
-      begin, queue_pair->number(), static_cast<uint16_t>(place - places_.begin()));
+                              uint8_t* begin, mlx5::SharedReceiveQueue* shared,
+                              std::optional<uint32_t> place) {
+  const auto free = std::find(places_.begin(), places_.end(), nullptr);
+  const size_t at = place.value_or(static_cast<uint32_t>(free - places_.begin()));
+  if (at >= places_.size()) places_.resize(at + 1);
+  places_[at] = queue_pair;
+  mlx5::CompletingQueuePair completing =
+      layout.CompletingAt(begin, queue_pair->number(), static_cast<uint16_t>(at));
   completing.shared = shared;
   completing.sends_here = queue_pair->send_queue() == this;
   completing.receives_here = queue_pair->receive_queue() == this;
   queue_.Add(completing);
+}
+
+uint16_t SoftCompletionQueue::PlaceOf(const SoftQueuePair* queue_pair) const {
+  const auto found = std::find(places_.begin(), places_.end(), queue_pair);
+  return static_cast<uint16_t>(found - places_.begin());
 }
 
 void SoftCompletionQueue::Remove(SoftQueuePair* queue_pair) {
@@ -275,9 +324,26 @@ SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host, QueueMemory::Bloc
                                                uint32_t number, Capacity capacity)
     : host_(host),
       block_(std::move(block)),
+      layout_(layout),
       capacity_(capacity),
       queue_(layout.At(block_.begin), number, host->client) {
   host_->shared_receive_queues[number] = this;
+}
+
+SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host,
+                                               const BatonInheritedSharedReceiveQueue& described)
+    : SoftSharedReceiveQueue(host, BlockAt(described.queue),
+                             {described.slot_count, described.slot_bytes}, described.number,
+                             {described.entries, described.max_scatter_gather}) {}
+
+void SoftSharedReceiveQueue::Describe(BatonInheritedSharedReceiveQueue* described) const {
+  *described = {.queue = block_.begin,
+                .entries = capacity_.entries,
+                .max_scatter_gather = capacity_.max_scatter_gather,
+                .number = queue_.number(),
+                .slot_count = layout_.slot_count,
+                .slot_bytes = layout_.slot_bytes,
+                .reserved = 0};
 }
 
 SoftSharedReceiveQueue::~SoftSharedReceiveQueue() {
@@ -328,9 +394,10 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftQueuePair::Make(SoftHost* host,
 
 SoftQueuePair::SoftQueuePair(SoftHost* host, QueueMemory::Block block,
                              const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
-                             uint32_t number)
+                             uint32_t number, std::optional<uint32_t> place)
     : host_(host),
       block_(std::move(block)),
+      layout_(layout),
       number_(number),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
@@ -341,8 +408,28 @@ SoftQueuePair::SoftQueuePair(SoftHost* host, QueueMemory::Block block,
       queue_pair_(std::make_unique<mlx5::QueuePair>(layout.MemoryAt(block_.begin), number,
                                                     mlx5::LimitsOf(options), host->client,
                                                     &send_queue_->reg())) {
-  send_queue_->Add(this, layout, block_.begin, shared_);
-  if (receive_queue_ != send_queue_) receive_queue_->Add(this, layout, block_.begin, shared_);
+  send_queue_->Add(this, layout, block_.begin, shared_, place);
+  if (receive_queue_ != send_queue_) {
+    receive_queue_->Add(this, layout, block_.begin, shared_, place);
+  }
+}
+
+SoftQueuePair::SoftQueuePair(SoftHost* host, const BatonInheritedQueuePair& described,
+                             SoftCompletionQueue* completes, SoftSharedReceiveQueue* shared)
+    : SoftQueuePair(host, BlockAt(described.queue_pair),
+                    {described.send_slots, described.receive_slots, described.receive_bytes},
+                    OptionsOf(described, completes, shared), described.number, described.place) {}
+
+void SoftQueuePair::Describe(BatonInheritedQueuePair* described) const {
+  *described = {.queue_pair = block_.begin,
+                .number = number_,
+                .max_scatter_gather = max_scatter_gather_,
+                .max_inline_data = max_inline_data(),
+                .place = send_queue_->PlaceOf(this),
+                .send_slots = layout_.send_slots,
+                .receive_slots = layout_.receive_slots,
+                .receive_bytes = layout_.receive_bytes,
+                .reserved = 0};
 }
 
 // The NIC forgets the queue pair before its completions are kept, so none comes after them.

@@ -45,11 +45,14 @@ struct SoftHost {
 class SoftRegister final : public mlx5::Doorbell {
  public:
   static absl::StatusOr<std::unique_ptr<SoftRegister>> Make(SoftHost* host);
+  // Of a former process's object (Device::Describe), as that of each class here.
+  SoftRegister(SoftHost* host, const BatonInheritedCompletionQueue& described);
   ~SoftRegister() override;
   SoftRegister(const SoftRegister&) = delete;
   SoftRegister& operator=(const SoftRegister&) = delete;
 
   uint32_t number() const { return made_.number; }
+  uint8_t* page() const { return page_.begin; }
   int wake_fd() const { return made_.descriptor.get(); }
   void TakeOver() { fifo_.TakeOver(); }
 
@@ -69,6 +72,7 @@ class SoftRegister final : public mlx5::Doorbell {
 class SoftCompletionQueue final : public CompletionQueue {
  public:
   static absl::StatusOr<std::unique_ptr<CompletionQueue>> Make(SoftHost* host, uint32_t entries);
+  SoftCompletionQueue(SoftHost* host, const BatonInheritedCompletionQueue& described);
   ~SoftCompletionQueue() override;
   SoftCompletionQueue(const SoftCompletionQueue&) = delete;
   SoftCompletionQueue& operator=(const SoftCompletionQueue&) = delete;
@@ -78,6 +82,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void TakeOver() override;
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
+  void Describe(BatonInheritedCompletionQueue* described) const override;
 
   // A forked process calls this after it has made an event_fd of its own.
   void AfterFork();
@@ -91,14 +96,17 @@ class SoftCompletionQueue final : public CompletionQueue {
   // also posts to them.
   SoftRegister& reg() const { return *reg_; }
 
+  // `place`: of a queue pair that a former process had added. Without it, the first free one.
   void Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout, uint8_t* begin,
-           mlx5::SharedReceiveQueue* shared);
+           mlx5::SharedReceiveQueue* shared, std::optional<uint32_t> place);
   void Remove(SoftQueuePair* queue_pair);
   absl::Status NoteReset(const SoftQueuePair& queue_pair);
   // Takes all completions and keeps them for Poll, when a queue pair is reset or destroyed. If the
   // NIC is another process, another process may be polling this queue. So then only the opener
   // keeps completions, and only if it polls the queue itself.
   void Keep();
+  // Returns the queue pair's place among those that complete here.
+  uint16_t PlaceOf(const SoftQueuePair* queue_pair) const;
   // Returns the wr_id of the last kept completion of the queue pair's sends (`receive`: receives).
   std::optional<uint64_t> LastKept(uint32_t qp_number, bool receive) const;
   bool Keeps(uint64_t wr_id) const;
@@ -122,6 +130,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   SoftHost* const host_;
   const QueueMemory::Block block_;
+  const mlx5::CompletionQueueLayout layout_;
   const uint32_t number_;
   const std::unique_ptr<SoftRegister> reg_;
   const nic::Client::Made channel_;
@@ -139,6 +148,7 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   static absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Make(SoftHost* host, uint32_t entries,
                                                                   uint32_t max_scatter_gather);
+  SoftSharedReceiveQueue(SoftHost* host, const BatonInheritedSharedReceiveQueue& described);
   ~SoftSharedReceiveQueue() override;
   SoftSharedReceiveQueue(const SoftSharedReceiveQueue&) = delete;
   SoftSharedReceiveQueue& operator=(const SoftSharedReceiveQueue&) = delete;
@@ -146,6 +156,7 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override;
   absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override;
+  void Describe(BatonInheritedSharedReceiveQueue* described) const override;
 
   mlx5::SharedReceiveQueue& queue() { return queue_; }
 
@@ -160,6 +171,7 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
 
   SoftHost* const host_;
   const QueueMemory::Block block_;
+  const mlx5::SharedReceiveQueueLayout layout_;
   const Capacity capacity_;
   mlx5::SharedReceiveQueue queue_;
 };
@@ -168,6 +180,8 @@ class SoftQueuePair final : public QueuePair {
  public:
   static absl::StatusOr<std::unique_ptr<QueuePair>> Make(SoftHost* host,
                                                          const QueuePairOptions& options);
+  SoftQueuePair(SoftHost* host, const BatonInheritedQueuePair& described,
+                SoftCompletionQueue* completes, SoftSharedReceiveQueue* shared);
   ~SoftQueuePair() override;
   SoftQueuePair(const SoftQueuePair&) = delete;
   SoftQueuePair& operator=(const SoftQueuePair&) = delete;
@@ -187,6 +201,7 @@ class SoftQueuePair final : public QueuePair {
   }
   void ForgetState() override {}  // the state lies in memory that all processes share
   void NoteConnected(bool reads) override { queue_pair_->NoteConnected(reads); }
+  void Describe(BatonInheritedQueuePair* described) const override;
 
   const SoftCompletionQueue* send_queue() const { return send_queue_; }
   const SoftCompletionQueue* receive_queue() const { return receive_queue_; }
@@ -194,12 +209,14 @@ class SoftQueuePair final : public QueuePair {
 
  private:
   SoftQueuePair(SoftHost* host, QueueMemory::Block block, const mlx5::QueuePairLayout& layout,
-                const QueuePairOptions& options, uint32_t number);
+                const QueuePairOptions& options, uint32_t number,
+                std::optional<uint32_t> place = std::nullopt);
 
   void KeepCompletions();
 
   SoftHost* const host_;
   const QueueMemory::Block block_;
+  const mlx5::QueuePairLayout layout_;
   const uint32_t number_;
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;

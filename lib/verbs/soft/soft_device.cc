@@ -74,8 +74,9 @@ class SoftDevice final : public Device {
   // `nic`: null if it is another process. `forks`: forked processes use the device.
   SoftDevice(std::unique_ptr<nic::Nic> nic, bool forks) : nic_(std::move(nic)), forks_(forks) {}
 
-  // Must be called first. The NIC has the sockets' other ends.
+  // One of these must be called first. The NIC has the sockets' other ends.
   absl::Status Open(FileDescriptor objects, FileDescriptor ids);
+  absl::Status OpenInherited(const BatonInheritedDevice& described);
 
   std::string_view name() const override { return "soft"; }
   DeviceLimits limits() const override;
@@ -108,6 +109,22 @@ class SoftDevice final : public Device {
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
   std::vector<int> ForkedDescriptors() const override;
+  absl::Status Describe(BatonInheritedDevice* described) const override;
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> Inherit(
+      const BatonInheritedCompletionQueue& described) override {
+    return std::make_unique<SoftCompletionQueue>(&host_, described);
+  }
+  absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Inherit(
+      const BatonInheritedSharedReceiveQueue& described) override {
+    return std::make_unique<SoftSharedReceiveQueue>(&host_, described);
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> Inherit(const BatonInheritedQueuePair& described,
+                                                     CompletionQueue* completes,
+                                                     SharedReceiveQueue* shared) override {
+    return std::make_unique<SoftQueuePair>(&host_, described,
+                                           static_cast<SoftCompletionQueue*>(completes),
+                                           static_cast<SoftSharedReceiveQueue*>(shared));
+  }
   absl::Status CheckFollowable() const override { return CheckForkable(); }
   absl::Status TakeOver() override;
   absl::StatusOr<AdoptedId> AdoptId(FormerId former) override {
@@ -132,6 +149,9 @@ class SoftDevice final : public Device {
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
   absl::Status WatchSockets();
   void Look();
+  bool IsSilent() const {
+    return client_->calls().lost() || (connections_ && connections_->calls().lost());
+  }
   void LookForLoss();
   void SetLost();
   void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
@@ -149,7 +169,7 @@ class SoftDevice final : public Device {
   FileDescriptor event_channel_;
   std::unique_ptr<nic::Client> client_;
   std::unique_ptr<QueueMemory> memory_;
-  std::unique_ptr<SoftConnections> connections_;
+  std::unique_ptr<SoftConnections> connections_;  // null: inherited
   std::vector<Named> named_;
   SoftHost host_;
 };
@@ -194,6 +214,26 @@ absl::Status SoftDevice::AfterFork() {
   for (SoftCompletionQueue* const queue : host_.completion_queues) queue->AfterFork();
   connections_->calls().GiveUp();
   return client_->AfterFork();
+}
+
+absl::Status SoftDevice::Describe(BatonInheritedDevice* described) const {
+  const nic::CallSocket& calls = client_->calls();
+  if (!calls.forked()) return absl::FailedPreconditionError("no forked process has the device");
+  *described = {};
+  described->kind = BATON_SOFT_DEVICE;
+  described->file = calls.file();
+  described->calls = calls.calls();
+  described->last_tag = calls.last_tag();
+  return absl::OkStatus();
+}
+
+absl::Status SoftDevice::OpenInherited(const BatonInheritedDevice& described) {
+  if (!epoll_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  client_ = nic::Client::Inherit(nic::CallSocket::Inherit(
+      FileDescriptor(described.file), FileDescriptor(described.calls), described.last_tag));
+  host_.client = client_.get();
+  host_.epoll_fd = epoll_.get();
+  return absl::OkStatus();
 }
 
 // The former opener shares the epoll set and the flag, and its copies of the queues are of no use.
@@ -357,10 +397,9 @@ void SoftDevice::Progress() {
 
 void SoftDevice::Look() {
   if (nic_ == nullptr) {
-    const bool silent = client_->calls().lost() || connections_->calls().lost();
     // Asks about all sockets with one system call, because most turns find nothing.
     epoll_event event;
-    if (!forked() && !silent && epoll_wait(epoll_.get(), &event, 1, 0) == 0) return;
+    if (!forked() && !IsSilent() && epoll_wait(epoll_.get(), &event, 1, 0) == 0) return;
     LookForLoss();
     if (forked()) return;
   } else if (std::exchange(seen_events_, nic_->events()) == nic_->events()) {
@@ -374,8 +413,7 @@ void SoftDevice::Look() {
 
 void SoftDevice::LookForLoss() {
   if (lost_) return;
-  const bool silent = client_->calls().lost() || connections_->calls().lost();
-  if (silent || nic::HasEnded(client_->file())) SetLost();
+  if (IsSilent() || nic::HasEnded(client_->file())) SetLost();
 }
 
 // Stops watching the NIC's sockets, which would be readable for ever.
@@ -469,6 +507,12 @@ absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, F
                                                        bool forks) {
   auto device = std::make_unique<SoftDevice>(nullptr, forks);
   BATON_RETURN_IF_ERROR(device->Open(std::move(objects), std::move(ids)));
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> InheritSoftDevice(const BatonInheritedDevice& described) {
+  auto device = std::make_unique<SoftDevice>(nullptr, /*forks=*/true);
+  BATON_RETURN_IF_ERROR(device->OpenInherited(described));
   return device;
 }
 

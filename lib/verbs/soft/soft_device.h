@@ -31,6 +31,9 @@ absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions
 absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids,
                                                        bool forks = true);
 
+// See Device::Describe. REQUIRES: `described` is of a soft device of this process.
+absl::StatusOr<std::unique_ptr<Device>> InheritSoftDevice(const BatonInheritedDevice& described);
+
 }  // namespace baton::verbs::soft
 
 #endif  // LIB_VERBS_SOFT_SOFT_DEVICE_H_
