@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 
 namespace baton {
@@ -40,14 +41,18 @@ inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";
 
-// A program that one of Baton's programs starts. Its file lies beside that program's. Whoever
-// starts that program may have the file open, and hands it over in the variable.
+// A program that one of Baton's programs starts, or code that it loads. Its file lies beside that
+// program's. Whoever starts that program may have the file open, and hands it over in the variable.
 struct HelperProgram {
   const char* name;
   const char* variable;
 };
-inline constexpr HelperProgram kNicProgram{"baton-nic", "BATON_NIC_FD"};             // of a driver
-inline constexpr HelperProgram kLaunchProgram{"baton-launch", "BATON_LAUNCHER_FD"};  // of a keeper
+inline constexpr HelperProgram kNicProgram{"baton-nic", "BATON_NIC_FD"};
+inline constexpr HelperProgram kBrokerCode{"libbaton-broker.so", "BATON_BROKER_FD"};
+inline constexpr HelperProgram kLaunchProgram{"baton-launch", "BATON_LAUNCHER_FD"};
+using HelperPrograms = absl::Span<const HelperProgram>;  // lives for ever
+inline constexpr HelperProgram kDriverHelpers[] = {kNicProgram, kBrokerCode};
+inline constexpr HelperProgram kKeeperHelpers[] = {kLaunchProgram};
 
 // The descriptor into which TellReady() writes.
 inline constexpr char kReadyVariable[] = "BATON_READY_FD";

@@ -38,7 +38,7 @@ constexpr char kNicName[] = "baton-nic";  // the process name that nic_main.cc s
 Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
     : plan_(std::move(plan)),
       callbacks_(std::move(callbacks)),
-      program_(plan_.program, plan_.helper),
+      program_(plan_.program, plan_.helpers),
       lock_(plan_.lock),
       end_(io),
       readiness_(io),
@@ -144,7 +144,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   SpawnRequest request;
   request.program = plan_.program;
   BATON_ASSIGN_OR_RETURN(request.file, program_.ToRun());
-  request.file->GiveHelper(&request.descriptors);
+  request.file->GiveHelpers(&request.descriptors);
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   const bool always = plan_.outlives_us == Plan::Outlives::kAlways;
@@ -342,7 +342,7 @@ absl::Status Child::ReplaceProgram(std::chrono::milliseconds probation) {
 std::optional<ProgramFile> Child::ProgramOfFormer() const {
   if (!alive() || started_here_) return std::nullopt;
   absl::StatusOr<ProgramFile> program =
-      ProgramFile::Open(absl::StrCat("/proc/", process_.pid, "/exe"), plan_.helper);
+      ProgramFile::Open(absl::StrCat("/proc/", process_.pid, "/exe"), plan_.helpers);
   // The number is still the child's, if the child lives after the file was opened.
   if (program.ok() && SendSignal(process_.pidfd.get(), 0)) return *std::move(program);
   Log(spdlog::level::warn,

@@ -32,7 +32,7 @@ class Child {
     std::string name;     // in the log and in errors: "driver of service ledger"
     std::string service;  // whose driver it is; empty: not a driver
     std::string program;
-    const HelperProgram* helper = nullptr;  // of the program (ProgramFile::Open)
+    HelperPrograms helpers;  // of the program (ProgramFile::Open)
     // A child that outlived a former batond may run this program: its release was another.
     std::string former_program;
     std::string input;

@@ -18,8 +18,7 @@
 
 namespace baton {
 
-absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path,
-                                              const HelperProgram* helper) {
+absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path, HelperPrograms helpers) {
   ProgramFile program;
   program.file_ = std::make_shared<FileDescriptor>(open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat file = {};
@@ -29,13 +28,13 @@ absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path,
   program.device_ = file.st_dev;
   program.inode_ = file.st_ino;
   program.changed_ns_ = int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
-  if (helper == nullptr) return program;
   // Not beside `path`, which may be a symbolic link.
   const std::string place = PlaceOfOpenFile(program.descriptor());
-  const absl::StatusOr<ProgramFile> beside =
-      Open(absl::StrCat(place.substr(0, place.rfind('/') + 1), helper->name));
-  program.helper_ = helper;
-  if (beside.ok()) program.helper_file_ = std::make_shared<const ProgramFile>(*beside);
+  for (const HelperProgram& helper : helpers) {
+    absl::StatusOr<ProgramFile> beside =
+        Open(absl::StrCat(place.substr(0, place.rfind('/') + 1), helper.name));
+    if (beside.ok()) program.helpers_.push_back({helper.variable, *std::move(beside)});
+  }
   return program;
 }
 
@@ -44,18 +43,15 @@ std::string ProgramFile::Path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", descriptor());
 }
 
-void ProgramFile::GiveHelper(InheritedDescriptors* inherited) const {
-  if (helper_file_) inherited->emplace_back(helper_->variable, helper_file_->descriptor());
+void ProgramFile::GiveHelpers(InheritedDescriptors* inherited) const {
+  for (const Helper& helper : helpers_) {
+    inherited->emplace_back(helper.variable, helper.file.descriptor());
+  }
 }
 
 bool ProgramFile::operator==(const ProgramFile& other) const {
-  if (device_ != other.device_ || inode_ != other.inode_ || changed_ns_ != other.changed_ns_) {
-    return false;
-  }
-  if (helper_file_ == nullptr || other.helper_file_ == nullptr) {
-    return helper_file_ == other.helper_file_;
-  }
-  return *helper_file_ == *other.helper_file_;
+  return device_ == other.device_ && inode_ == other.inode_ && changed_ns_ == other.changed_ns_ &&
+         helpers_ == other.helpers_;
 }
 
 std::string DescribeGivenUp(const std::string& program, const std::string& why) {
@@ -64,16 +60,19 @@ std::string DescribeGivenUp(const std::string& program, const std::string& why) 
 }
 
 absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
-  if (on_probation_) return *on_probation_;
+  return on_probation_ ? *on_probation_ : Proven();
+}
+
+absl::StatusOr<ProgramFile> ReplaceableProgram::Proven() {
   if (!file_) {
-    BATON_ASSIGN_OR_RETURN(file_, ProgramFile::Open(path_, helper_));
+    BATON_ASSIGN_OR_RETURN(file_, ProgramFile::Open(first_.empty() ? path_ : first_, helpers_));
   }
   return *file_;
 }
 
 absl::Status ReplaceableProgram::Replace(std::chrono::milliseconds probation,
                                          std::optional<ProgramFile> running) {
-  BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_, helper_));
+  BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_, helpers_));
   if (running) file_ = std::move(running);
   on_probation_.reset();
   probation_ = std::max(probation, kLeastProbation);

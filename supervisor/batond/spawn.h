@@ -27,19 +27,17 @@ using InheritedDescriptors = std::vector<std::pair<std::string, int>>;
 // An open executable file, which can be run even if another file has taken its place.
 class ProgramFile {
  public:
-  // Opens the file that is at `path` now, and the helper that lies beside it: both are of one
-  // release. `helper`: lives for ever; null: there is none. A program without its helper looks for
-  // it itself.
-  static absl::StatusOr<ProgramFile> Open(const std::string& path,
-                                          const HelperProgram* helper = nullptr);
+  // Opens the file that is at `path` now, and the helpers that lie beside it: all are of one
+  // release. A program that is not given a helper looks for it itself.
+  static absl::StatusOr<ProgramFile> Open(const std::string& path, HelperPrograms helpers = {});
 
   int descriptor() const { return file_->get(); }
   // Returns a path to the open file, for this process and its children.
   std::string Path() const;
-  // Adds what the program inherits to have its helper's file (OpenHelper).
-  void GiveHelper(InheritedDescriptors* inherited) const;
+  // Adds what the program inherits to have its helpers' files (OpenHelper).
+  void GiveHelpers(InheritedDescriptors* inherited) const;
 
-  // Returns whether both are the same file with the same content, with the same helper.
+  // Returns whether both are the same file with the same content, with the same helpers.
   bool operator==(const ProgramFile& other) const;
 
  private:
@@ -47,8 +45,15 @@ class ProgramFile {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   int64_t changed_ns_ = 0;  // modification time
-  const HelperProgram* helper_ = nullptr;
-  std::shared_ptr<const ProgramFile> helper_file_;
+  struct Helper;
+  std::vector<Helper> helpers_;  // that could be opened
+};
+
+struct ProgramFile::Helper {
+  const char* variable;
+  ProgramFile file;
+
+  bool operator==(const Helper& other) const { return file == other.file; }
 };
 
 // Says why `program`, a path, was given up: "the new program ... is given up, because it ...".
@@ -58,15 +63,18 @@ std::string DescribeGivenUp(const std::string& program, const std::string& why);
 // path at any time. That file is not run until an operator replaces the process. Thread-compatible.
 class ReplaceableProgram {
  public:
-  // `helper`: see ProgramFile::Open. It is replaced with the program.
-  explicit ReplaceableProgram(std::string path, const HelperProgram* helper = nullptr)
-      : path_(std::move(path)), helper_(helper) {}
+  // `helpers`: see ProgramFile::Open. They are replaced with the program. `first`: path of the file
+  // that is run first, if it is another one.
+  explicit ReplaceableProgram(std::string path, HelperPrograms helpers = {}, std::string first = "")
+      : path_(std::move(path)), helpers_(helpers), first_(std::move(first)) {}
 
   const std::string& path() const { return path_; }
 
   // Returns the file to run: the one on probation, else the one that was proven last, else the
   // first one that was opened.
   absl::StatusOr<ProgramFile> ToRun();
+  // The same, without the one on probation.
+  absl::StatusOr<ProgramFile> Proven();
   // Puts the file that is at the path now on probation, unless it is the file that was run before
   // the probation. The caller ends the probation with Prove once a process has served for
   // probation(), which is at least kLeastProbation. `running`: the file that was run before, if
@@ -81,7 +89,8 @@ class ReplaceableProgram {
 
  private:
   const std::string path_;
-  const HelperProgram* const helper_;
+  const HelperPrograms helpers_;
+  const std::string first_;
   std::optional<ProgramFile> file_, on_probation_;
   std::chrono::milliseconds probation_ = kLeastProbation;
 };

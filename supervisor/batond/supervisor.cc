@@ -173,7 +173,7 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   plan.name = absl::StrCat("driver of service ", service.name());
   plan.service = service.name();
   plan.program = options_.libexec + "/baton-driver";
-  plan.helper = &kNicProgram;
+  plan.helpers = kDriverHelpers;
   plan.former_program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();
@@ -701,7 +701,8 @@ void Supervisor::NoteSuccession() {
 absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const internal::OpenFile& request) const {
   const std::string& program = request.program();
   if (program == "batond") return OpenWithin(options_.own->path(), O_RDONLY);
-  if (program == "baton-control" || program == "baton-driver" || program == "baton-keeper") {
+  if (program == "baton-control" || program == "baton-driver" || program == "baton-keeper" ||
+      program == kBrokerCode.name) {
     return OpenWithin(absl::StrCat(options_.libexec, "/", program), O_RDONLY);
   }
   const std::string& path = request.path();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -57,7 +58,7 @@ absl::StatusOr<v1::Service> LookAtService(Invocation* invocation, const std::str
   return std::move(*response.mutable_service());
 }
 
-std::string Describe(const v1::Service& service) {
+std::string DescribeKeeper(const v1::Service& service) {
   return absl::StrCat("pid ", service.keeper_pid(), ", release ",
                       service.keeper_release().empty() ? "not told" : service.keeper_release());
 }
@@ -90,9 +91,9 @@ absl::StatusOr<v1::Service> AwaitNext(Invocation* invocation, const std::string&
 absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
   BATON_RETURN_IF_ERROR(CheckServes(now));
   if (now.keeper_pid() == next.keeper_pid()) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("service ", now.name(), ": its new keeper, ",
-                                         Describe(next), ", was followed by ", Describe(now),
-                                         " meanwhile: see `baton events ", now.name(), "`"));
+  return absl::AbortedError(absl::StrCat(
+      "service ", now.name(), ": its new keeper, ", DescribeKeeper(next), ", was followed by ",
+      DescribeKeeper(now), " meanwhile: see `baton events ", now.name(), "`"));
 }
 
 // Calls `look` for `seconds`, and returns its first error. `last`: from now on a process that does
@@ -116,8 +117,9 @@ struct Replaced {
   v1::Service before, next;
 };
 
-absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name,
-                                       double watch_seconds) {
+absl::StatusOr<std::optional<Replaced>> ReplaceKeeper(Invocation* invocation,
+                                                      const std::string& name,
+                                                      double watch_seconds) {
   // A keeper that refuses to describe its service can be replaced all the same.
   const v1::Service before = LookAtService(invocation, name).value_or(v1::Service());
   auto request = About<v1::ReplaceKeeperRequest>(name);
@@ -130,30 +132,114 @@ absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string
   return Replaced{before, next};
 }
 
-// Replaces the keepers one after the other, then watches them together.
-absl::Status ReplaceKeepers(Invocation* invocation, const Names& names, double watch_seconds) {
-  std::vector<Replaced> all;
-  for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(invocation, name, watch_seconds));
+// ---------------------------------------------------------------- brokers
+
+std::string DescribeBroker(const v1::Service& service) {
+  return absl::StrCat("pid ", service.broker_pid(), ", release ",
+                      service.broker_release().empty() ? "not told" : service.broker_release());
+}
+
+absl::Status CheckDrives(const v1::Service& service) {
+  const std::string& why = service.broker_code_given_up();
+  if (why.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
+}
+
+// Returns the service once another broker than that of `former` drives, which serves as long as the
+// next one gets ready.
+absl::StatusOr<v1::Service> AwaitNextBroker(Invocation* invocation, const v1::Service& former) {
+  const Progress progress(invocation, absl::StrCat("replacing the broker of ", former.name()),
+                          "the next broker to drive");
+  const Clock::time_point deadline = Clock::now() + kFollowTimeout;
+  for (;;) {
+    const absl::StatusOr<v1::Service> service = LookAtService(invocation, former.name());
+    if (service.ok()) {
+      BATON_RETURN_IF_ERROR(CheckDrives(*service));
+      const int32_t drives = service->broker_pid();
+      if (drives != 0 && drives != former.broker_pid()) return service;
+    }
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no other broker of service ", former.name(), " drives after ", kFollowTimeout.count(),
+          " s; connections and workers go on: see `baton events ", former.name(), "`"));
+    }
+    std::this_thread::sleep_for(kReplacementLookInterval);
   }
+}
+
+absl::Status CheckDrivesOn(const v1::Service& next, const v1::Service& now) {
+  BATON_RETURN_IF_ERROR(CheckDrives(now));
+  if (now.broker_pid() == next.broker_pid()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(
+      "service ", now.name(), ": its new broker, ", DescribeBroker(next), ", was followed by ",
+      DescribeBroker(now), " meanwhile: see `baton events ", now.name(), "`"));
+}
+
+// Empty: no broker drives the queues of the service, or one that cannot be replaced.
+absl::StatusOr<std::optional<Replaced>> ReplaceBroker(Invocation* invocation,
+                                                      const std::string& name,
+                                                      double watch_seconds) {
+  BATON_ASSIGN_OR_RETURN(const v1::Service before, LookAtService(invocation, name));
+  if (before.broker_pid() == 0) return std::nullopt;
+  auto request = About<v1::ReplaceBrokerRequest>(name);
+  request.set_watch_window_ms(ProbationFor(watch_seconds));
+  const absl::Status asked = invocation->Ask(&Operator::ReplaceBroker, request).status();
+  if (absl::IsUnimplemented(asked)) {
+    invocation->err << "the broker of service " << name
+                    << " stays until the service's next start: its baton-driver is of an earlier "
+                       "release, which cannot replace it\n";
+    return std::nullopt;
+  }
+  BATON_RETURN_IF_ERROR(asked);
+  BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNextBroker(invocation, before));
+  return Replaced{before, next};
+}
+
+// ---------------------------------------------------------------- both
+
+// A kind of process that each service has.
+struct Kind {
+  const char* name;
+  // Replaces that of a service. Empty: it has none that can be replaced.
+  absl::StatusOr<std::optional<Replaced>> (*replace)(Invocation*, const std::string& service,
+                                                     double watch_seconds);
+  absl::Status (*check_stays)(const v1::Service& next, const v1::Service& now);
+  std::string (*describe)(const v1::Service& service);
+};
+constexpr Kind kKeeper = {"keeper", ReplaceKeeper, CheckStays, DescribeKeeper};
+constexpr Kind kBroker = {"broker", ReplaceBroker, CheckDrivesOn, DescribeBroker};
+
+// Replaces those of the services one after the other, then watches them together.
+absl::Status ReplaceAll(Invocation* invocation, const Kind& kind, const Names& names,
+                        double watch_seconds) {
+  std::vector<Replaced> all;
+  Names of;
+  for (const std::string& name : names) {
+    BATON_ASSIGN_OR_RETURN(std::optional<Replaced> replaced,
+                           kind.replace(invocation, name, watch_seconds));
+    if (!replaced) continue;
+    all.push_back(*std::move(replaced));
+    of.push_back(name);
+  }
+  if (all.empty()) return absl::OkStatus();
   const auto look = [&](bool last) -> absl::Status {
     for (const Replaced& one : all) {
       const absl::StatusOr<v1::Service> now = LookAtService(invocation, one.next.name());
-      if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(one.next, *now));
+      if (now.ok()) BATON_RETURN_IF_ERROR(kind.check_stays(one.next, *now));
       if (last) BATON_RETURN_IF_ERROR(now.status());
     }
     return absl::OkStatus();
   };
-  BATON_RETURN_IF_ERROR(
-      WatchNewProcesses(invocation, absl::StrCat("the new keepers of ", absl::StrJoin(names, ", ")),
-                        watch_seconds, look));
+  BATON_RETURN_IF_ERROR(WatchNewProcesses(
+      invocation, absl::StrCat("the new ", kind.name, "s of ", absl::StrJoin(of, ", ")),
+      watch_seconds, look));
   for (const Replaced& one : all) {
     if (invocation->json) {
       BATON_RETURN_IF_ERROR(invocation->PrintJson(one.next));
       continue;
     }
-    invocation->out << "service " << one.next.name() << ": keeper replaced ("
-                    << Describe(one.before) << " -> " << Describe(one.next) << ")\n";
+    invocation->out << "service " << one.next.name() << ": " << kind.name << " replaced ("
+                    << kind.describe(one.before) << " -> " << kind.describe(one.next) << ")\n";
   }
   return absl::OkStatus();
 }
@@ -326,9 +412,10 @@ std::string DescribeDriver(const v1::Service& service, const v1::ReadProgramsRes
   }
   return absl::StrCat(
       stays, ": what ", next.empty() ? "another release" : absl::StrCat("release ", next),
-      " changes in the work of drivers (device, queues, memory and its recovery, handoffs and the "
-      "order of heirs, quotas, starts of native workers, baton-nic) comes only with a new driver "
-      "process, and this one's end ends the service's connections");
+      " changes in the work of drivers (device, memory, connecting, handoffs and the order of "
+      "heirs, "
+      "quotas, native workers' queues, baton-nic) comes only with a new driver process, and this "
+      "one's end ends the service's connections");
 }
 
 absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,
@@ -345,8 +432,17 @@ absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,
     BATON_RETURN_IF_ERROR(
         PrintPlan(invocation,
                   absl::StrCat("would replace the keeper of service ", service.name(), " (",
-                               Describe(service), ") ", ByWhat(programs, "baton-keeper")),
+                               DescribeKeeper(service), ") ", ByWhat(programs, "baton-keeper")),
                   request));
+    if (service.broker_pid() != 0) {
+      auto broker = About<v1::ReplaceBrokerRequest>(service.name());
+      broker.set_watch_window_ms(ProbationFor(watch_seconds));
+      BATON_RETURN_IF_ERROR(PrintPlan(
+          invocation,
+          absl::StrCat("would replace the broker of service ", service.name(), " (",
+                       DescribeBroker(service), ") ", ByWhat(programs, "libbaton-broker.so")),
+          broker));
+    }
     // It is no request.
     if (invocation->json) continue;
     BATON_RETURN_IF_ERROR(PrintPlan(invocation, DescribeDriver(service, programs), request));
@@ -377,14 +473,15 @@ absl::Status UpgradeBaton(Invocation* invocation, const BatonUpgrade& upgrade) {
   if (upgrade.dry_run) return PrintPlans(invocation, names, all, seconds);
   size_t done = 0;
   for (const Names& group : groups) {
-    const absl::Status replaced = ReplaceKeepers(invocation, group, seconds);
+    absl::Status replaced = ReplaceAll(invocation, kKeeper, group, seconds);
+    if (replaced.ok()) replaced = ReplaceAll(invocation, kBroker, group, seconds);
     done += group.size();
     if (replaced.ok()) continue;
     const size_t left = names.size() - done;
-    return left == 0 ? replaced
-                     : absl::Status(replaced.code(),
-                                    absl::StrCat(replaced.message(), "; the keepers of ", left,
-                                                 " more services were left alone"));
+    return left == 0
+               ? replaced
+               : absl::Status(replaced.code(), absl::StrCat(replaced.message(), "; ", left,
+                                                            " more services were left alone"));
   }
   if (!all) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(ReplaceProgram(invocation, "control", Program::CONTROL, seconds));

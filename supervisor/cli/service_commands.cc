@@ -211,10 +211,12 @@ std::string FormatDriver(const v1::Service& service) {
 // Formats who drives the queues, and who waits to do so. Empty where the driver or workers do.
 std::string FormatBroker(const v1::Service& service) {
   if (service.broker_pid() == 0) return "";
-  return absl::StrCat("pid ", service.broker_pid(),
-                      service.twin_pid() == 0
-                          ? ", without a twin at this moment"
-                          : absl::StrCat("; its twin pid ", service.twin_pid()));
+  const std::string& release = service.broker_release();
+  const std::string& given_up = service.broker_code_given_up();
+  return absl::StrCat("pid ", service.broker_pid(), release.empty() ? "" : ", release ", release,
+                      service.twin_pid() == 0 ? ", without a twin at this moment"
+                                              : absl::StrCat("; its twin pid ", service.twin_pid()),
+                      given_up.empty() ? "" : "; ", given_up);
 }
 
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {

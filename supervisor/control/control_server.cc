@@ -23,6 +23,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/program_start.h"
 #include "lib/base/release_note.h"
 #include "lib/base/status.h"
 #include "lib/base/utf8.h"
@@ -327,7 +328,8 @@ class ControlServer::Impl {
   }
 
   void ReadPrograms(v1::ReadProgramsResponse* response) {
-    for (const char* const name : {"batond", "baton-control", "baton-keeper", "baton-driver"}) {
+    for (const char* const name :
+         {"batond", "baton-control", "baton-keeper", "baton-driver", kBrokerCode.name}) {
       v1::ProgramFile* const program = response->add_programs();
       program->set_name(name);
       const absl::StatusOr<std::string> release = ReadReleaseOf(name);

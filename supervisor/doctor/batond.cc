@@ -115,8 +115,8 @@ void CheckVersions(const View& view, Report& report) {
         {absl::StrCat("this program is of release ", running.own_release, ", control is of ",
                       running.control.release()),
          "one may not know what the other says: fields and commands may be missing",
-         "install baton, batond, baton-driver, baton-keeper, baton-control and baton-launch of one "
-         "release, then: baton upgrade --baton"});
+         "install baton, batond, baton-driver, baton-keeper, baton-control, baton-launch and "
+         "libbaton-broker.so of one release, then: baton upgrade --baton"});
   }
   for (const auto& [service, version] : running.keepers) {
     if (Describe(version) == Describe(running.control)) continue;

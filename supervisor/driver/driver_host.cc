@@ -32,7 +32,7 @@ ThreadsOn ThreadsOnItsCpus(const v1::ServiceConfig& service, bool pinned) {
 
 absl::StatusOr<std::unique_ptr<DriverHost>> DriverHost::Open(const internal::KeeperConfig& config,
                                                              EngineOptions options) {
-  std::unique_ptr<DriverHost> host(new DriverHost(config.service()));
+  std::unique_ptr<DriverHost> host(new DriverHost(config));
   if (config.service().mode() == v1::NATIVE) {
     const bool has_to_be_alone = config.service().outside_effects();
     BATON_ASSIGN_OR_RETURN(
@@ -115,8 +115,9 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
       const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
       fork();
     };
-    BATON_ASSIGN_OR_RETURN(auto engine, BrokeredEngine::Create(arena_.get(), device_.get(), &news_,
-                                                               options, RealBrokerForks(place)));
+    BATON_ASSIGN_OR_RETURN(auto engine,
+                           BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
+                                                  RealBrokerForks(broker_, place)));
     host_ = brokered_ = engine.get();
     engine_ = std::move(engine);
   } else {

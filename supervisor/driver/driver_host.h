@@ -3,6 +3,7 @@
 #define SUPERVISOR_DRIVER_DRIVER_HOST_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,8 +66,10 @@ class DriverHost {
   const v1::ServiceConfig& service() const { return service_; }
 
  private:
-  explicit DriverHost(const v1::ServiceConfig& service)
-      : service_(service), pinned_(!service.placement().cpus().empty()) {}
+  explicit DriverHost(const internal::KeeperConfig& config)
+      : service_(config.service()),
+        pinned_(!service_.placement().cpus().empty()),
+        broker_(config.broker()) {}
 
   absl::Status MakeDevice(const internal::KeeperConfig& config);
   absl::Status ChooseDriver();
@@ -75,7 +78,8 @@ class DriverHost {
   void DescribePages(v1::BufferPages* pages) const;
 
   v1::ServiceConfig service_;
-  const bool pinned_;    // the configuration names its processors
+  const bool pinned_;         // the configuration names its processors
+  const std::string broker_;  // path of the file that brokers' code is taken from first
   absl::Status placed_;  // an error: why memory or threads are not where the placement puts them
   NewsQueue news_;
   FileDescriptor presence_;  // of lifeline.h, until forks_ has it

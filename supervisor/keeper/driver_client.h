@@ -74,6 +74,12 @@ class DriverClient {
                          [&](auto& start) { start.set_probation_ms(probation_ms); }));
   }
 
+  // Has the driver replace the service's broker. kUnimplemented: it is of an earlier release.
+  absl::Status StartNextBroker(uint32_t probation_ms) {
+    return StatusIn(Give(&Order::mutable_start_next_broker,
+                         [&](auto& start) { start.set_probation_ms(probation_ms); }));
+  }
+
   // ---- Workers. `wake`: the driver's end of a socket pair. A byte in either direction wakes the
   // other side. An eventfd would let a worker consume the driver's signals and make its writes
   // block.

@@ -77,6 +77,12 @@ absl::StatusOr<v1::ListConnectionsResponse> OperatorClient::ListConnections(
   return stub_->Call(&v1::OperatorService::Stub::ListConnections, request, timeout_);
 }
 
+absl::Status OperatorClient::ReplaceBroker(const std::string& service) {
+  v1::ReplaceBrokerRequest request;
+  request.set_service(service);
+  return stub_->Call(&v1::OperatorService::Stub::ReplaceBroker, request, timeout_).status();
+}
+
 absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(const std::string& service,
                                                                         uint32_t watch_window_ms) {
   v1::ReplaceKeeperRequest request;

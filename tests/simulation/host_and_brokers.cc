@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +28,10 @@ using driver_process::WorkerWakes;
 constexpr uint64_t kTimeFactor = 200;
 constexpr uint64_t kWaitNs = 20'000;  // that a turn of a broker takes for which the host waits
 constexpr uint64_t kBeatNs = 1'500'000;
-constexpr uint32_t kTimerEvery = 50;   // looks of the host: it runs although nothing wakes it
-constexpr uint32_t kHangEvery = 4000;  // turns of brokers
+constexpr uint32_t kTimerEvery = 50;     // looks of the host: it runs although nothing wakes it
+constexpr uint32_t kHangEvery = 4000;    // turns of brokers
+constexpr uint32_t kReplaceEvery = 300;  // looks of the host: it replaces the brokers' code
+constexpr std::chrono::milliseconds kProbation(200);  // of brokers' time
 
 FileDescriptor Duplicate(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
@@ -71,9 +74,16 @@ class SimBrokers final : public driver_process::BrokerForks {
     context_.driver_dies = [](const char*) { return false; };
   }
 
-  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance) override;
+  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code code) override;
   std::string Reap(int pidfd) override;
   void Kill(int pidfd) override;
+  absl::Status ReplaceCode(std::chrono::milliseconds) override {
+    replaces_ = true;
+    return absl::OkStatus();
+  }
+  std::chrono::milliseconds probation() const override { return kProbation; }
+  void ProveCode() override { replaces_ = false; }
+  void GiveUpCode() override { replaces_ = false; }
 
   // The one that drives, or takes over, makes a turn, unless it is in the middle of one.
   void Run();
@@ -118,10 +128,11 @@ class SimBrokers final : public driver_process::BrokerForks {
   bool is_busy_ = false;                          // driver_ is in the middle of something
   bool runs_ = false;
   bool immortal_ = false;
+  bool replaces_ = false;  // the host kills brokers to replace them
   pid_t last_pid_ = 0;
 };
 
-absl::StatusOr<ForkedChild> SimBrokers::Fork(BrokerInheritance inheritance) {
+absl::StatusOr<ForkedChild> SimBrokers::Fork(BrokerInheritance inheritance, Code /*code*/) {
   auto broker = std::make_unique<Broker>();
   broker->pid = ++last_pid_;
   broker->end.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -160,7 +171,7 @@ void SimBrokers::Kill(int pidfd) {
   for (const auto& broker : brokers_) {
     if (broker->pidfd != pidfd || broker->process == nullptr) continue;
     context_.Note("broker: killed", static_cast<uint64_t>(broker->pid));
-    if (immortal_ && broker.get() == driver_ && !broker->stopped) {
+    if (immortal_ && broker.get() == driver_ && !broker->stopped && !replaces_) {
       context_.Break("liveness: a broker was killed that is not stopped");
     }
     broker->doomed = true;
@@ -287,6 +298,10 @@ class Host final : public ServiceDrivers {
     if (timed && context().now_ns >= beat_at_ns_) {
       beat_at_ns_ = context().now_ns + kBeatNs;
       engine_->Beat();
+    }
+    if (!brokers_->immortal() && context().dice.OneIn(kReplaceEvery) &&
+        engine_->ReplaceBroker(kProbation).ok()) {
+      context().Note("host: replaces the broker");
     }
     std::vector<std::function<void()>> work;
     work.swap(posted_);

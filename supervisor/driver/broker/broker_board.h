@@ -1,6 +1,6 @@
 // The memory in which `baton-driver` and the brokers of its service talk to each other, beside the
-// arena. It is anonymous, and brokers inherit it. It ends with these processes, which are forks of
-// one program, so it has no version and no format.
+// arena. It is anonymous, and brokers inherit it. Brokers may be of another release than
+// `baton-driver`: BATON_BROKER_VERSION (broker_object.h) is its version, too.
 #ifndef SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
 #define SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
 
@@ -58,8 +58,28 @@ struct BrokerBoard {
   // By place of a broker, which stores that it could drive from now on. `baton-driver` clears it
   // before it forks.
   std::array<std::atomic<bool>, kMostBrokers> ready = {};
+  // Likewise by place: the release of its code, as text that ends with a zero. It is valid once the
+  // broker is ready.
+  std::array<char[24], kMostBrokers> releases = {};
+  // Likewise: why the broker that has ended could not drive.
+  std::array<BoardStatus, kMostBrokers> failed = {};
   TurnTimes times;  // `baton-driver` reads them while they change
 };
+
+static_assert(offsetof(BrokerBoard, drives) == 0x000 && sizeof(pthread_mutex_t) <= 0x40);
+static_assert(offsetof(BrokerBoard, told) == 0x040 && offsetof(BrokerBoard, looked) == 0x048);
+static_assert(offsetof(BrokerBoard, posts_of_service) == 0x050);
+static_assert(offsetof(BrokerBoard, posts_of_worker) == 0x054);
+static_assert(offsetof(BrokerBoard, poison_deaths) == 0x058);
+static_assert(offsetof(BrokerBoard, lost) == 0x05c && sizeof(BoardStatus) == 0x100);
+static_assert(offsetof(BrokerBoard, seen) == 0x180 && offsetof(BrokerBoard, changes) == 0x188);
+static_assert(offsetof(BrokerBoard, releasers) == 0x190);
+static_assert(offsetof(BrokerBoard, generation) == 0x198 && offsetof(BrokerBoard, driver) == 0x1a0);
+static_assert(offsetof(BrokerBoard, took_lock_ns) == 0x1a8);
+static_assert(offsetof(BrokerBoard, took_over_ns) == 0x1b0);
+static_assert(offsetof(BrokerBoard, ended) == 0x1b8 && offsetof(BrokerBoard, ready) == 0x2b8);
+static_assert(offsetof(BrokerBoard, releases) == 0x2c0 && offsetof(BrokerBoard, failed) == 0x380);
+static_assert(offsetof(BrokerBoard, times) == 0xb80);
 
 // Owns the mapping of a board. Processes that are forked from this one inherit it.
 class SharedBoard {

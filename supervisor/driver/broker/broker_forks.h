@@ -1,11 +1,13 @@
-// Makes and ends brokers' processes.
+// Makes and ends brokers' processes. Their code is a shared object, which can be replaced.
 #ifndef SUPERVISOR_DRIVER_BROKER_BROKER_FORKS_H_
 #define SUPERVISOR_DRIVER_BROKER_BROKER_FORKS_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "supervisor/driver/broker/broker_process.h"
 #include "supervisor/driver/workers/forked_child.h"
@@ -16,15 +18,27 @@ namespace baton::driver_process {
 class BrokerForks {
  public:
   virtual ~BrokerForks() = default;
-  virtual absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance) = 0;
+  // kNext: the code that is on probation.
+  enum class Code { kProven, kNext };
+  virtual absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code code) = 0;
   // Returns how the process has ended, once; empty: it lives.
   virtual std::string Reap(int pidfd) = 0;
   virtual void Kill(int pidfd) = 0;
+
+  // See ReplaceableProgram.
+  virtual absl::Status ReplaceCode(std::chrono::milliseconds /*probation*/) {
+    return absl::UnimplementedError("brokers' code");
+  }
+  virtual std::chrono::milliseconds probation() const { return {}; }
+  virtual void ProveCode() {}
+  virtual void GiveUpCode() {}
 };
 
-// Forks this process. `place` runs its argument where brokers are to run (ThreadsOn).
+// Forks this process. `object`: path of the code, or what OpenHelper returned; code that replaces
+// it is looked for in the same place. `place` runs its argument where brokers are to run
+// (ThreadsOn). A broker stores on the board why its code cannot be used.
 std::unique_ptr<BrokerForks> RealBrokerForks(
-    std::function<void(const std::function<void()>&)> place);
+    std::string object, std::function<void(const std::function<void()>&)> place);
 
 }  // namespace baton::driver_process
 

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <numeric>
 #include <system_error>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
+#include "lib/base/version.h"
 #include "lib/native/mappings.h"
 #include "lib/nic/control_socket.h"
 #include "supervisor/driver/broker/broker_message.h"
@@ -58,6 +60,8 @@ absl::Status BrokerProcess::Run() {
   (void)native::StartUnmapper(/*kept=*/-1);
   const int priority = inheritance_.options.realtime_priority;
   const absl::Status hurries = priority > 0 ? UseRealtimePriority(priority) : absl::OkStatus();
+  std::strncpy(board().releases[inheritance_.place], kRelease,
+               sizeof(board().releases[inheritance_.place]) - 1);
   board().ready[inheritance_.place].store(true);
   BATON_RETURN_IF_ERROR(TakeDrive(&board()));
   BATON_RETURN_IF_ERROR(TakeOver());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,15 +59,21 @@ absl::Status Brokers::Fork() {
   while (has(inheritance.place)) ++inheritance.place;  // there are fewer than kMostBrokers
   const uint32_t place = inheritance.place;
   board_->ready[place].store(false);
+  board_->failed[place].code.store(0);
   inheritance.messages = messages.theirs.get();
   inheritance.lifeline = lifeline_.reading.get();
-  BATON_ASSIGN_OR_RETURN(ForkedChild child, forks_->Fork(std::move(inheritance)));
+  // While the next one is on probation, its twin is one of the former code.
+  const bool is_next = replacement_ && replacement_->step != Replacement::Step::kOnProbation;
+  BATON_ASSIGN_OR_RETURN(ForkedChild child, forks_->Fork(std::move(inheritance),
+                                                         is_next ? BrokerForks::Code::kNext
+                                                                 : BrokerForks::Code::kProven));
   Broker& broker = brokers_.emplace_back();
   broker.pid = child.pid;
   broker.pidfd = std::move(child.pidfd);
   broker.place = place;
   broker.messages = std::move(messages.ours);
   broker.forked_ns = nanoseconds_();
+  broker.is_next = is_next;
   changed_ = true;
   return absl::OkStatus();
 }
@@ -104,9 +111,96 @@ absl::Status Brokers::Turn() {
   if (refused_since_ns_ != 0 && now - refused_since_ns_ > kMostRefusedNs) {
     return absl::InternalError(absl::StrCat("no broker can be forked: ", last_refusal_.message()));
   }
+  LookAtReplacement(now);
   if (MayFork(now)) ForkAgain(now);
   return absl::OkStatus();
 }
+
+// ---------------------------------------------------------------- the next code
+
+absl::Status Brokers::Replace(std::chrono::milliseconds probation) {
+  if (replacement_) {
+    return absl::AbortedError("another replacement of this service's broker is under way");
+  }
+  if (driver() == 0 || driver() != told_driver_) {
+    return absl::UnavailableError("no broker drives now: try again");
+  }
+  BATON_RETURN_IF_ERROR(forks_->ReplaceCode(probation));
+  code_given_up_.clear();
+  replacement_ = {.until_ns = nanoseconds_() + to_be_ready_ns_};
+  KillTwins();
+  fork_at_ns_ = fork_again_ns_ = 0;
+  return absl::OkStatus();
+}
+
+void Brokers::KillTwins() {
+  for (Broker& broker : brokers_) {
+    if (!broker.doomed && !Drives(broker)) Kill(&broker);
+  }
+}
+
+void Brokers::LookAtReplacement(uint64_t now) {
+  if (!replacement_) return;
+  const auto next = std::find_if(brokers_.begin(), brokers_.end(), [](const Broker& broker) {
+    return broker.is_next && !broker.doomed;
+  });
+  const bool drives = next != brokers_.end() && Drives(*next);
+  switch (replacement_->step) {
+    case Replacement::Step::kPrepares:
+      if (drives || (next != brokers_.end() && board_->ready[next->place].load())) {
+        replacement_->step = Replacement::Step::kTakesOver;
+        for (Broker& broker : brokers_) {
+          if (!broker.is_next && !broker.doomed) Kill(&broker);
+        }
+      } else if (now >= replacement_->until_ns) {
+        GiveUpCode("no broker of it was ready in time");
+      }
+      return;
+    case Replacement::Step::kTakesOver:
+      if (!drives || next->pid != told_driver_) return;
+      replacement_->step = Replacement::Step::kOnProbation;
+      replacement_->until_ns =
+          now + static_cast<uint64_t>(std::chrono::nanoseconds(forks_->probation()).count());
+      tell_("broker_replaced",
+            absl::StrCat("process ", next->pid, " of release ", release(),
+                         " drives the queues since, after ", board_->took_over_ns.load() / 1000,
+                         " us: connections and workers went on"));
+      return;
+    case Replacement::Step::kOnProbation:
+      if (now < replacement_->until_ns) return;
+      forks_->ProveCode();
+      replacement_.reset();
+      for (Broker& broker : brokers_) broker.is_next = false;
+      KillTwins();
+      changed_ = true;
+      return;
+  }
+}
+
+// The twin is of the former code, or the next one forked is.
+void Brokers::GiveUpCode(const std::string& why) {
+  forks_->GiveUpCode();
+  replacement_.reset();
+  for (Broker& broker : brokers_) {
+    if (std::exchange(broker.is_next, false) && !broker.doomed) Kill(&broker);
+  }
+  changed_ = true;
+  code_given_up_ = absl::StrCat("the brokers' new code is given up, because ", why,
+                                ": the code before it serves");
+  tell_("broker_code_given_up", code_given_up_);
+}
+
+std::string Brokers::release() const {
+  const pid_t drives = driver();
+  for (const Broker& broker : brokers_) {
+    if (broker.pid != drives) continue;
+    const auto& release = board_->releases[broker.place];
+    return {release, strnlen(release, sizeof(release))};
+  }
+  return "";
+}
+
+// ---------------------------------------------------------------- deaths
 
 // While the twin of a dead one takes over, no other is forked, because a fork takes the time that
 // others need to be told of the takeover.
@@ -144,18 +238,22 @@ void Brokers::Reap() {
 }
 
 // Deaths of those that wait say nothing about what others die of that drive. They only delay the
-// next fork, unless nobody drives.
+// next fork, unless nobody drives. Those of brokers that were killed here say nothing at all.
 void Brokers::OnDeath(const Broker& broker, const std::string& how) {
   const uint64_t now = nanoseconds_();
   const bool drove = broker.drove_since_ns != 0;
-  const bool early = now - (drove ? broker.drove_since_ns : broker.forked_ns) < kEarlyNs;
+  const bool early =
+      !broker.doomed && now - (drove ? broker.drove_since_ns : broker.forked_ns) < kEarlyNs;
   if (drove || driver() == 0) early_deaths_ = early ? early_deaths_ + 1 : 0;
   if (early) {
     fork_again_ns_ = now + static_cast<uint64_t>(pauses_.Next().count());
   } else {
     pauses_.Reset();
   }
-  last_end_ = absl::StrCat("(process ", broker.pid, ") ", how);
+  const absl::Status failed = board_->failed[broker.place].Load();
+  last_end_ =
+      absl::StrCat("(process ", broker.pid, ") ", how, failed.ok() ? "" : ": ", failed.message());
+  if (broker.is_next) GiveUpCode(absl::StrCat("its broker ", last_end_));
 }
 
 // The successor has said that it took over before the death of its predecessor is known, or says
@@ -166,6 +264,10 @@ void Brokers::TellSuccession() {
   const uint64_t former = std::exchange(told_generation_, generation);
   told_driver_ = board_->driver.load();
   if (former == 0) return;
+  if (replacement_ && replacement_->step == Replacement::Step::kTakesOver) {
+    fork_at_ns_ = nanoseconds_() + kForkAfterNs;
+    return;  // LookAtReplacement() tells of it
+  }
   early_deaths_ += static_cast<uint32_t>(generation - former - 1);
   fork_at_ns_ = nanoseconds_() + kForkAfterNs;
   tell_("broker_followed",

@@ -1,10 +1,11 @@
 // The brokers of a brokered service, as `baton-driver` keeps them: one that drives, and its twin. A
-// dead one is replaced.
+// dead one is replaced. Their code can be replaced while they serve.
 #ifndef SUPERVISOR_DRIVER_BROKER_BROKERS_H_
 #define SUPERVISOR_DRIVER_BROKER_BROKERS_H_
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,6 +52,15 @@ class Brokers {
   // this every kHeartbeat.
   pid_t Beat();
 
+  // Replaces the twin by a broker of the code that is in place now, and has it drive as soon as it
+  // is ready. For `probation` after that, its twin is one of the former code: if it ends or hangs
+  // meanwhile, that one goes on, and the new code is given up. So it is if the new broker ends
+  // before it drives, or is not ready in time. kAborted: such a replacement is under way.
+  // kUnavailable: no broker drives.
+  absl::Status Replace(std::chrono::milliseconds probation);
+  // Why the last new code was given up. Empty: it was not.
+  const std::string& code_given_up() const { return code_given_up_; }
+
   // Sends the message to both. One that cannot take it is killed.
   void Send(const BrokerMessage& message, int descriptor = -1);
 
@@ -64,6 +74,8 @@ class Brokers {
   bool TakeChanged() { return std::exchange(changed_, false); }
 
   bool any_live() const { return CountLive() != 0; }
+  // The release of the code that drives. Empty: none does.
+  std::string release() const;
   // The process that drives, and one that waits; 0: there is none.
   pid_t driver() const { return Find(/*drives=*/true); }
   pid_t twin() const { return Find(/*drives=*/false); }
@@ -78,9 +90,23 @@ class Brokers {
     uint64_t forked_ns = 0;
     uint64_t drove_since_ns = 0;  // 0: it has not driven, as far as is known
     bool doomed = false;          // it was killed here
+    bool is_next = false;         // it has the code that is on probation
+  };
+  // A replacement of the brokers' code.
+  struct Replacement {
+    enum class Step {
+      kPrepares,     // the next broker is forked, and gets ready
+      kTakesOver,    // the former one was killed
+      kOnProbation,  // the next one drives
+    };
+    Step step = Step::kPrepares;
+    uint64_t until_ns = 0;  // kPrepares: it is given up then; kOnProbation: it is proven then
   };
 
   absl::Status Fork();
+  void KillTwins();
+  void LookAtReplacement(uint64_t now);
+  void GiveUpCode(const std::string& why);
   bool MayFork(uint64_t now) const;
   void ForkAgain(uint64_t now);
   void Kill(Broker* broker);
@@ -109,6 +135,8 @@ class Brokers {
   uint64_t fork_at_ns_ = 0;        // a twin, not before
   uint64_t fork_again_ns_ = 0;     // any, not before: the last one failed
   BackOff pauses_;
+  std::optional<Replacement> replacement_;
+  std::string code_given_up_;
   std::optional<uint64_t> asked_;  // value of BrokerBoard::told at the last Beat()
 };
 

@@ -176,6 +176,9 @@ absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
     case DriverOrder::kSetPoisonDeaths:
       engine_.SetPoisonDeaths(order.set_poison_deaths().deaths());
       return absl::OkStatus();
+    case DriverOrder::kStartNextBroker:
+      return engine_.ReplaceBroker(
+          std::chrono::milliseconds(order.start_next_broker().probation_ms()));
     case DriverOrder::kDescribeQueues:
       Describe(answer->mutable_description());
       return absl::OkStatus();
@@ -543,6 +546,8 @@ void OrderExecutor::Describe(internal::Description* description) {
   service->set_driver_pid(getpid());
   service->set_broker_pid(engine_.broker());
   service->set_twin_pid(engine_.twin());
+  service->set_broker_release(engine_.broker_release());
+  service->set_broker_code_given_up(engine_.broker_code_given_up());
   service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
                                      1e9);
   LatencyHistogram handoffs, failovers;

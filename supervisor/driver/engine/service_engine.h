@@ -6,9 +6,11 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -120,6 +122,14 @@ class ServiceEngine {
   // The processes that drive the queues, and wait to do so; 0: none does.
   virtual pid_t broker() const { return 0; }
   virtual pid_t twin() const { return 0; }
+  // See Brokers.
+  virtual std::string broker_release() const { return ""; }
+  virtual std::string broker_code_given_up() const { return ""; }
+  virtual absl::Status ReplaceBroker(std::chrono::milliseconds /*probation*/) {
+    return absl::FailedPreconditionError(
+        "this service has no broker: on its device, or as it is configured, other processes drive "
+        "the queues");
+  }
 
   const arena::Arena& arena() const { return *arena_; }
   // The device's state at the start, or at its last event.

@@ -62,7 +62,7 @@ absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& inp
   request.input = input;
   request.descriptors = {{kOrdersVariable, orders.theirs.get()},
                          {kNewsVariable, news.theirs.get()}};
-  program.GiveHelper(&request.descriptors);
+  program.GiveHelpers(&request.descriptors);
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
   BATON_ASSIGN_OR_RETURN(SpawnedProcess process, Spawn(request));
   return Running{std::move(process), MessageChannel(std::move(orders.ours)),

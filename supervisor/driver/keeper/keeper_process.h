@@ -27,7 +27,7 @@ class KeeperProcess {
 
   // `program`: path of baton-keeper. `network`: a descriptor that each keeper inherits; -1: none.
   KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
-      : program_(std::move(program), &kLaunchProgram),
+      : program_(std::move(program), kKeeperHelpers),
         hang_timeout_(hang_timeout),
         network_(network) {}
 

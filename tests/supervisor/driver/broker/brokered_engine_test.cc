@@ -81,8 +81,10 @@ class BrokeredEngineTest : public ::testing::Test {
     EngineOptions options;
     options.yield_microseconds = 1;
     ASSERT_OK_AND_ASSIGN(engine_,
-                         BrokeredEngine::Create(&*arena_, nic_.device.get(), &listener_, options,
-                                                RealBrokerForks([](const auto& fork) { fork(); })));
+                         BrokeredEngine::Create(
+                             &*arena_, nic_.device.get(), &listener_, options,
+                             RealBrokerForks(harness::Binaries().Find("libbaton-broker.so").value(),
+                                             [](const auto& fork) { fork(); })));
     engine_->Start();
     ASSERT_TRUE(Until([&] { return engine_->broker() != 0 && engine_->twin() != 0; }));
   }

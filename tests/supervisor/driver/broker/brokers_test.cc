@@ -1,9 +1,11 @@
 #include "supervisor/driver/broker/brokers.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -24,6 +26,7 @@ struct Forked {
   pid_t pid = 0;
   uint32_t place = 0;
   int pidfd = -1;
+  BrokerForks::Code code = BrokerForks::Code::kProven;
   bool dead = false;
 };
 
@@ -32,12 +35,12 @@ class TestForks final : public BrokerForks {
   explicit TestForks(std::vector<Forked>* all, const bool* refuses)
       : all_(all), refuses_(refuses) {}
 
-  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance) override {
+  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code code) override {
     if (*refuses_) return absl::ResourceExhaustedError("no process");
     ForkedChild child;
     child.pid = static_cast<pid_t>(all_->size() + 1);
     child.pidfd.Reset(eventfd(0, EFD_CLOEXEC));
-    all_->push_back({child.pid, inheritance.place, child.pidfd.get()});
+    all_->push_back({child.pid, inheritance.place, child.pidfd.get(), code});
     return child;
   }
   std::string Reap(int pidfd) override {
@@ -53,10 +56,22 @@ class TestForks final : public BrokerForks {
       if (one.pidfd == pidfd) one.dead = true;
     }
   }
+  absl::Status ReplaceCode(std::chrono::milliseconds probation) override {
+    probation_ = probation;
+    code_ = "on probation";
+    return absl::OkStatus();
+  }
+  std::chrono::milliseconds probation() const override { return probation_; }
+  void ProveCode() override { code_ = "proven"; }
+  void GiveUpCode() override { code_ = "given up"; }
+
+  const std::string& code() const { return code_; }
 
  private:
   std::vector<Forked>* const all_;
   const bool* const refuses_;
+  std::chrono::milliseconds probation_{};
+  std::string code_;
 };
 
 class BrokersTest : public ::testing::Test {
@@ -85,14 +100,60 @@ class BrokersTest : public ::testing::Test {
     return count;
   }
 
+  static constexpr std::chrono::seconds kProbation{7};
+  using Code = BrokerForks::Code;
+
+  // The latest that lives.
+  Forked& Last() {
+    for (size_t i = all_.size(); i-- > 1;) {
+      if (!all_[i].dead) return all_[i];
+    }
+    return all_[0];
+  }
+  void Turn(uint64_t after_ns = 0) {
+    now_ += after_ns;
+    ASSERT_OK(brokers_.Turn());
+  }
+  // The first broker drives, and the next one is forked to replace it.
+  void BeginReplacing() {
+    Drive(all_[0]);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    ASSERT_OK(brokers_.Replace(kProbation));
+    EXPECT_TRUE(all_[1].dead);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    ASSERT_EQ(all_.size(), 3u);
+    EXPECT_EQ(all_[2].code, Code::kNext);
+    EXPECT_FALSE(all_[0].dead);
+  }
+  // The next one drives, on probation, and its twin is of the former code.
+  void ReplaceTheDriver() {
+    ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+    board_->ready[all_[2].place].store(true);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    EXPECT_TRUE(all_[0].dead);
+    Drive(all_[2]);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+    ASSERT_EQ(all_.size(), 4u);
+    EXPECT_EQ(all_[3].code, Code::kProven);
+  }
+  void ExpectGivenUp(const std::string& why) {
+    EXPECT_EQ(forks_->code(), "given up");
+    EXPECT_THAT(brokers_.code_given_up(), ::testing::HasSubstr(why));
+    EXPECT_EQ(told_.back(), "broker_code_given_up");
+    EXPECT_OK(brokers_.Replace(kProbation));  // it is over
+  }
+
   uint64_t now_ = kSecond;
   bool refuses_ = false;
   std::vector<Forked> all_;
+  std::vector<std::string> told_;
+  TestForks* forks_ = nullptr;
   SharedBoard board_ = SharedBoard::Make().value();
   Brokers brokers_{board_.get(),
-                   std::make_unique<TestForks>(&all_, &refuses_),
+                   std::unique_ptr<TestForks>(forks_ = new TestForks(&all_, &refuses_)),
                    [] { return BrokerInheritance(); },
-                   [](std::string_view, const std::string&) {},
+                   [this](std::string_view kind, const std::string&) { told_.emplace_back(kind); },
                    [this] { return now_; },
                    30 * kSecond};
 };
@@ -143,6 +204,82 @@ TEST_F(BrokersTest, shouldGiveUpWhenNoneCanBeForkedForSeconds) {
   }
   now_ += 3 * kSecond;
   EXPECT_TRUE(absl::IsInternal(brokers_.Turn()));
+}
+
+// ---------------------------------------------------------------- the next code
+
+TEST_F(BrokersTest, shouldReplaceTheBrokerAndThenItsTwin) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  EXPECT_EQ(told_, std::vector<std::string>{"broker_replaced"});
+  EXPECT_TRUE(absl::IsAborted(brokers_.Replace(kProbation)));
+  ASSERT_NO_FATAL_FAILURE(Turn(5 * kSecond));
+  EXPECT_EQ(forks_->code(), "on probation");
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_EQ(forks_->code(), "proven");
+  EXPECT_TRUE(all_[3].dead);
+  ASSERT_EQ(all_.size(), 5u);
+  EXPECT_EQ(brokers_.driver(), all_[2].pid);
+  EXPECT_EQ(brokers_.twin(), all_[4].pid);
+  EXPECT_EQ(brokers_.code_given_up(), "");
+}
+
+TEST_F(BrokersTest, shouldLeaveTheBrokerThatDrivesIfTheNextEndsFirst) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  board_->failed[all_[2].place].Store(absl::FailedPreconditionError("it is no broker's code"));
+  all_[2].dead = true;
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_FALSE(all_[0].dead);
+  EXPECT_EQ(Last().code, Code::kProven);
+  ExpectGivenUp("it is no broker's code");
+}
+
+TEST_F(BrokersTest, shouldLeaveTheBrokerThatDrivesIfTheNextIsNeverReady) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  ASSERT_NO_FATAL_FAILURE(Turn(29 * kSecond));
+  EXPECT_FALSE(all_[2].dead);
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_FALSE(all_[0].dead);
+  EXPECT_TRUE(all_[2].dead);
+  ExpectGivenUp("ready in time");
+}
+
+TEST_F(BrokersTest, shouldGoBackIfTheNextEndsOnProbation) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  all_[2].dead = true;
+  Drive(all_[3]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_EQ(brokers_.driver(), all_[3].pid);
+  EXPECT_EQ(Last().code, Code::kProven);
+  EXPECT_THAT(told_, ::testing::Contains("broker_followed"));
+  EXPECT_THAT(brokers_.code_given_up(), ::testing::HasSubstr("was killed"));
+}
+
+TEST_F(BrokersTest, shouldGoBackIfTheNextHangsOnProbation) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  EXPECT_EQ(Beats(2), all_[2].pid);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_EQ(forks_->code(), "given up");
+}
+
+// Nobody drives then but the next one, once it is ready.
+TEST_F(BrokersTest, shouldHaveTheNextDriveIfTheFormerEndsBeforeItIsReady) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  all_[0].dead = true;
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_EQ(CountLive(), 1u);
+  Drive(all_[2]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_EQ(Last().code, Code::kProven);
+  ASSERT_NO_FATAL_FAILURE(Turn(8 * kSecond));
+  EXPECT_EQ(forks_->code(), "proven");
+}
+
+TEST_F(BrokersTest, shouldReplaceNoneWhileNoneDrives) {
+  EXPECT_TRUE(absl::IsUnavailable(brokers_.Replace(kProbation)));
 }
 
 }  // namespace
