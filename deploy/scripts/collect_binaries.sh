@@ -13,7 +13,7 @@ LABELS=(
   //supervisor/keeper:baton-keeper
   //supervisor/keeper:baton-launch
   //supervisor/driver:baton-nic
-  //supervisor/driver:libbaton-broker.so
+  //supervisor/driver:libbaton-driver.so
   //supervisor/control:baton-control
   //supervisor/cli:baton
   //supervisor/nic_check:baton-nic-check

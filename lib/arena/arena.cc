@@ -298,7 +298,7 @@ std::array<uint64_t, kMemoryNames.size()> Arena::MemoryBytes() const {
 }
 
 Arena::Bases Arena::bases() const {
-  Bases bases;
+  Bases bases = {};
   for (size_t i = 0; i < bases.size(); ++i) bases[i] = memories_[i].base();
   return bases;
 }
@@ -310,7 +310,10 @@ absl::StatusOr<Arena> Arena::Inherit(const Bases& bases) {
         "the arena has layout version ", header.layout_version, ", and this code drives ",
         kLayoutVersion, " alone: it comes into use with the service's next start"));
   }
-  Arena arena(header.shape);
+  // Workers of a native service can write it.
+  const Shape shape = CopyOnce(header.shape);
+  BATON_RETURN_IF_ERROR(ValidateShape(shape));
+  Arena arena(shape);
   const std::array<uint64_t, kMemoryNames.size()> bytes = arena.MemoryBytes();
   for (size_t i = 0; i < bytes.size(); ++i) {
     arena.memories_[i] = Mapping::Of(bases[i], bytes[i]);

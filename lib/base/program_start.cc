@@ -95,7 +95,7 @@ bool IsForOneProcess(std::string_view variable) {
           name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
           name == "BATON_WORKER_SOCKET_FD" || name == kOrdersVariable || name == kNewsVariable ||
           name == kNetworkVariable || name == kNicProgram.variable ||
-          name == kBrokerCode.variable || name == kLaunchProgram.variable ||
+          name == kDriverCode.variable || name == kLaunchProgram.variable ||
           name == kProbationVariable || name == kProbationTimeVariable ||
           name == kGivenUpVariable || name == kProgramVariable || name == kInitVariable ||
           name == kFormerEndVariable);

@@ -48,10 +48,10 @@ struct HelperProgram {
   const char* variable;
 };
 inline constexpr HelperProgram kNicProgram{"baton-nic", "BATON_NIC_FD"};
-inline constexpr HelperProgram kBrokerCode{"libbaton-broker.so", "BATON_BROKER_FD"};
+inline constexpr HelperProgram kDriverCode{"libbaton-driver.so", "BATON_DRIVER_CODE_FD"};
 inline constexpr HelperProgram kLaunchProgram{"baton-launch", "BATON_LAUNCHER_FD"};
 using HelperPrograms = absl::Span<const HelperProgram>;  // lives for ever
-inline constexpr HelperProgram kDriverHelpers[] = {kNicProgram, kBrokerCode};
+inline constexpr HelperProgram kDriverHelpers[] = {kNicProgram, kDriverCode};
 inline constexpr HelperProgram kKeeperHelpers[] = {kLaunchProgram};
 
 // The descriptor into which TellReady() writes.

@@ -20,9 +20,9 @@ extern "C" {
  * thread calls them, one at a time. */
 struct BatonNativeHost {
   /* These three are the same in every version. */
-  uint32_t version;          /* BATON_NATIVE_VERSION of `baton-driver` */
+  uint32_t version;          /* BATON_NATIVE_VERSION of Baton's code of drivers */
   uint32_t bytes;            /* of the struct: members may be added behind the last */
-  const char* baton_release; /* of `baton-driver`, for messages */
+  const char* baton_release; /* of that code, for messages */
 
   void* context; /* first argument of the functions */
   /* The worker's end of its session with the keeper, connected. The worker library takes ownership:

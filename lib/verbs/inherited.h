@@ -4,9 +4,13 @@
  * allocated on one side and freed on the other.
  *
  * The pointers are into the process that was forked: what they point to lives as long as that
- * process, and descriptors stay open. An entry that the kind of device does not use is 0. Whoever
- * passes these structs on declares BATON_INHERITED_VERSION; a change of a struct, or of what an
- * entry means, is another version. */
+ * process, and descriptors stay open. An entry that the kind of device does not use is 0.
+ *
+ * BATON_INHERITED_VERSION stands for these structs and for the memory that they lead to: the
+ * layouts of lib/verbs/mlx5/queue_layout.h, what drivers keep there (completion_queue.h's
+ * TakenWord, arming and former; receive_queue.h's FreedWord and order; format.h's QueueCursors and
+ * SendNote), and the doorbell page. A change of any of them is another version, which whoever
+ * passes the structs on compares. */
 #ifndef LIB_VERBS_INHERITED_H_
 #define LIB_VERBS_INHERITED_H_
 
@@ -20,18 +24,17 @@ extern "C" {
 
 enum BatonDeviceKind {
   BATON_SOFT_DEVICE = 1, /* a client of a NIC in another process (lib/nic/control.md) */
-  BATON_RDMA_DEVICE =
-      2, /* libibverbs, which both sides link dynamically, so that there is one in the process */
+  BATON_RDMA_DEVICE = 2, /* libibverbs, which both sides link dynamically: one is in the process */
 };
 
 struct BatonInheritedDevice {
-  uint32_t kind;     /* BatonDeviceKind */
-  uint32_t port;     /* rdma: of the device */
-  void* context;     /* rdma: struct ibv_context* */
-  int32_t file;      /* soft: the file of objects, */
-  int32_t calls;     /* and the call socket of this process alone */
-  uint32_t last_tag; /* soft: of the last call there */
-  uint32_t reserved;
+  uint32_t kind;        /* BatonDeviceKind */
+  uint32_t port;        /* rdma: of the device */
+  void* context;        /* rdma: struct ibv_context* */
+  int32_t file;         /* soft: the file of objects, */
+  int32_t calls;        /* and the call socket of this process alone */
+  uint32_t last_tag;    /* soft: of the last call there */
+  uint32_t nic_version; /* soft: of the NIC's control protocol */
 };
 
 struct BatonInheritedCompletionQueue {

@@ -514,8 +514,8 @@ class Device {
   // process requested may wake this one in vain.
   virtual absl::Status AfterFork();
 
-  // Returns the descriptors that a forked process needs after AfterFork(). It may close all others
-  // that the device had at the fork.
+  // Returns the descriptors that code needs which makes its own objects of what Describe() says.
+  // The process may close all others that the device has then.
   virtual std::vector<int> ForkedDescriptors() const { return {}; }
 
   // After AfterFork(), these describe this process's device and each of its objects to other code

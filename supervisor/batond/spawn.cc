@@ -84,6 +84,11 @@ void ReplaceableProgram::Prove() {
   if (on_probation_) file_ = std::exchange(on_probation_, std::nullopt);
 }
 
+ReplaceableProgram ReplaceableCode(const std::string& opened) {
+  const int file = OpenFileOf(opened);
+  return ReplaceableProgram(file < 0 ? opened : PlaceOfOpenFile(file), {}, opened);
+}
+
 namespace {
 
 using std::chrono::milliseconds;

@@ -95,6 +95,10 @@ class ReplaceableProgram {
   std::chrono::milliseconds probation_ = kLeastProbation;
 };
 
+// Code that a program loads is replaced likewise. `opened`: what OpenHelper() returned for it, or
+// its path. Code that is to replace it is looked for in the same place.
+ReplaceableProgram ReplaceableCode(const std::string& opened);
+
 // The user that a program runs as. It has no supplementary groups.
 struct ProgramUser {
   uid_t uid = 0;

@@ -702,7 +702,7 @@ absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const internal::OpenFi
   const std::string& program = request.program();
   if (program == "batond") return OpenWithin(options_.own->path(), O_RDONLY);
   if (program == "baton-control" || program == "baton-driver" || program == "baton-keeper" ||
-      program == kBrokerCode.name) {
+      program == kDriverCode.name) {
     return OpenWithin(absl::StrCat(options_.libexec, "/", program), O_RDONLY);
   }
   const std::string& path = request.path();

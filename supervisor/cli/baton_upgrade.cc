@@ -29,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kReplacementLookInterval(200);
 // The time for the next process to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
+// The time for a broker to follow another that has died.
+constexpr std::chrono::seconds kBrokerTimeout(10);
 constexpr double kWatchSeconds = 7;
 // Baton goes back until so long before the end of the window, so that the window shows it.
 constexpr double kNoticeSeconds = 2;
@@ -132,15 +134,18 @@ absl::StatusOr<std::optional<Replaced>> ReplaceKeeper(Invocation* invocation,
   return Replaced{before, next};
 }
 
-// ---------------------------------------------------------------- brokers
+// ---------------------------------------------------------------- drivers
+
+std::string CodeRelease(const v1::Service& service) {
+  return service.driver_code_release().empty() ? "not told" : service.driver_code_release();
+}
 
 std::string DescribeBroker(const v1::Service& service) {
-  return absl::StrCat("pid ", service.broker_pid(), ", release ",
-                      service.broker_release().empty() ? "not told" : service.broker_release());
+  return absl::StrCat("pid ", service.broker_pid(), ", release ", CodeRelease(service));
 }
 
 absl::Status CheckDrives(const v1::Service& service) {
-  const std::string& why = service.broker_code_given_up();
+  const std::string& why = service.driver_code_given_up();
   if (why.empty()) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
 }
@@ -175,22 +180,51 @@ absl::Status CheckDrivesOn(const v1::Service& next, const v1::Service& now) {
       DescribeBroker(now), " meanwhile: see `baton events ", now.name(), "`"));
 }
 
+absl::Status TellNextWorkers(Invocation* invocation, const v1::Service& before) {
+  BATON_ASSIGN_OR_RETURN(const v1::Service now, LookAtService(invocation, before.name()));
+  if (invocation->json) return invocation->PrintJson(now);
+  invocation->out << "service " << now.name()
+                  << ": native workers that start from now on drive their queues with release "
+                  << CodeRelease(now) << ", after " << CodeRelease(before) << ": `baton upgrade "
+                  << now.name() << " --exec OBJECT` brings it to all\n";
+  return absl::OkStatus();
+}
+
+// There is none for a moment after a broker's death.
+absl::Status AskUntilABrokerDrives(Invocation* invocation,
+                                   const v1::ReplaceDriverCodeRequest& request) {
+  const Clock::time_point deadline = Clock::now() + kBrokerTimeout;
+  for (;;) {
+    const absl::Status asked = invocation->Ask(&Operator::ReplaceDriverCode, request).status();
+    if (!absl::IsUnavailable(asked) || Clock::now() >= deadline) return asked;
+    std::this_thread::sleep_for(kReplacementLookInterval);
+  }
+}
+
 // Empty: no broker drives the queues of the service, or one that cannot be replaced.
-absl::StatusOr<std::optional<Replaced>> ReplaceBroker(Invocation* invocation,
-                                                      const std::string& name,
-                                                      double watch_seconds) {
+absl::StatusOr<std::optional<Replaced>> ReplaceDriverCode(Invocation* invocation,
+                                                          const std::string& name,
+                                                          double watch_seconds) {
   BATON_ASSIGN_OR_RETURN(const v1::Service before, LookAtService(invocation, name));
-  if (before.broker_pid() == 0) return std::nullopt;
-  auto request = About<v1::ReplaceBrokerRequest>(name);
+  // Its baton-driver drives the queues itself, or is of a release that has no such code.
+  if (before.broker_pid() == 0 && before.driver_code_release().empty() && !before.native()) {
+    return std::nullopt;
+  }
+  auto request = About<v1::ReplaceDriverCodeRequest>(name);
   request.set_watch_window_ms(ProbationFor(watch_seconds));
-  const absl::Status asked = invocation->Ask(&Operator::ReplaceBroker, request).status();
+  const absl::Status asked = AskUntilABrokerDrives(invocation, request);
   if (absl::IsUnimplemented(asked)) {
-    invocation->err << "the broker of service " << name
-                    << " stays until the service's next start: its baton-driver is of an earlier "
-                       "release, which cannot replace it\n";
+    invocation->err
+        << "what drives the queues of service " << name
+        << " stays: its baton-driver, or control, is of an earlier release, which cannot "
+           "replace it. Repeat this once both are of this release\n";
     return std::nullopt;
   }
   BATON_RETURN_IF_ERROR(asked);
+  if (before.native()) {
+    BATON_RETURN_IF_ERROR(TellNextWorkers(invocation, before));
+    return std::nullopt;
+  }
   BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNextBroker(invocation, before));
   return Replaced{before, next};
 }
@@ -207,7 +241,7 @@ struct Kind {
   std::string (*describe)(const v1::Service& service);
 };
 constexpr Kind kKeeper = {"keeper", ReplaceKeeper, CheckStays, DescribeKeeper};
-constexpr Kind kBroker = {"broker", ReplaceBroker, CheckDrivesOn, DescribeBroker};
+constexpr Kind kBroker = {"broker", ReplaceDriverCode, CheckDrivesOn, DescribeBroker};
 
 // Replaces those of the services one after the other, then watches them together.
 absl::Status ReplaceAll(Invocation* invocation, const Kind& kind, const Names& names,
@@ -412,9 +446,11 @@ std::string DescribeDriver(const v1::Service& service, const v1::ReadProgramsRes
   }
   return absl::StrCat(
       stays, ": what ", next.empty() ? "another release" : absl::StrCat("release ", next),
-      " changes in the work of drivers (device, memory, connecting, handoffs and the order of "
+      " changes in the work of drivers (",
+      service.driver_code_release().empty() ? "driving the queues, " : "",
+      "device, memory, connecting, handoffs and the order of "
       "heirs, "
-      "quotas, native workers' queues, baton-nic) comes only with a new driver process, and this "
+      "quotas, starts of native workers, baton-nic) comes only with a new driver process, and this "
       "one's end ends the service's connections");
 }
 
@@ -434,14 +470,18 @@ absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,
                   absl::StrCat("would replace the keeper of service ", service.name(), " (",
                                DescribeKeeper(service), ") ", ByWhat(programs, "baton-keeper")),
                   request));
-    if (service.broker_pid() != 0) {
-      auto broker = About<v1::ReplaceBrokerRequest>(service.name());
-      broker.set_watch_window_ms(ProbationFor(watch_seconds));
-      BATON_RETURN_IF_ERROR(PrintPlan(
-          invocation,
-          absl::StrCat("would replace the broker of service ", service.name(), " (",
-                       DescribeBroker(service), ") ", ByWhat(programs, "libbaton-broker.so")),
-          broker));
+    if (!service.driver_code_release().empty()) {
+      auto code = About<v1::ReplaceDriverCodeRequest>(service.name());
+      code.set_watch_window_ms(ProbationFor(watch_seconds));
+      const std::string what =
+          service.native()
+              ? absl::StrCat("would replace what workers of service ", service.name(),
+                             " that start from then on drive their queues with (release ",
+                             CodeRelease(service), ") ")
+              : absl::StrCat("would replace the broker of service ", service.name(), " (",
+                             DescribeBroker(service), ") ");
+      BATON_RETURN_IF_ERROR(
+          PrintPlan(invocation, absl::StrCat(what, ByWhat(programs, "libbaton-driver.so")), code));
     }
     // It is no request.
     if (invocation->json) continue;

@@ -211,8 +211,8 @@ std::string FormatDriver(const v1::Service& service) {
 // Formats who drives the queues, and who waits to do so. Empty where the driver or workers do.
 std::string FormatBroker(const v1::Service& service) {
   if (service.broker_pid() == 0) return "";
-  const std::string& release = service.broker_release();
-  const std::string& given_up = service.broker_code_given_up();
+  const std::string& release = service.driver_code_release();
+  const std::string& given_up = service.driver_code_given_up();
   return absl::StrCat("pid ", service.broker_pid(), release.empty() ? "" : ", release ", release,
                       service.twin_pid() == 0 ? ", without a twin at this moment"
                                               : absl::StrCat("; its twin pid ", service.twin_pid()),

@@ -329,7 +329,7 @@ class ControlServer::Impl {
 
   void ReadPrograms(v1::ReadProgramsResponse* response) {
     for (const char* const name :
-         {"batond", "baton-control", "baton-keeper", "baton-driver", kBrokerCode.name}) {
+         {"batond", "baton-control", "baton-keeper", "baton-driver", kDriverCode.name}) {
       v1::ProgramFile* const program = response->add_programs();
       program->set_name(name);
       const absl::StatusOr<std::string> release = ReadReleaseOf(name);

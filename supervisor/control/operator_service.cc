@@ -161,12 +161,13 @@ class OperatorServiceImpl final
     });
   }
 
-  grpc::Status ReplaceBroker(grpc::ServerContext* call, const v1::ReplaceBrokerRequest* request,
-                             v1::ReplaceBrokerResponse* response) override {
-    return Change(*call, "ReplaceBroker", *request, response, [&]() -> absl::Status {
+  grpc::Status ReplaceDriverCode(grpc::ServerContext* call,
+                                 const v1::ReplaceDriverCodeRequest* request,
+                                 v1::ReplaceDriverCodeResponse* response) override {
+    return Change(*call, "ReplaceDriverCode", *request, response, [&]() -> absl::Status {
       internal::ManagementRequest replace;
       BATON_RETURN_IF_ERROR(CheckWatchWindow(request->watch_window_ms()));
-      replace.mutable_replace_broker()->set_probation_ms(request->watch_window_ms());
+      replace.mutable_replace_driver_code()->set_probation_ms(request->watch_window_ms());
       return calls_.Change(*call, request->service(), std::move(replace)).status();
     });
   }

@@ -116,7 +116,7 @@ void CheckVersions(const View& view, Report& report) {
                       running.control.release()),
          "one may not know what the other says: fields and commands may be missing",
          "install baton, batond, baton-driver, baton-keeper, baton-control, baton-launch and "
-         "libbaton-broker.so of one release, then: baton upgrade --baton"});
+         "libbaton-driver.so of one release, then: baton upgrade --baton"});
   }
   for (const auto& [service, version] : running.keepers) {
     if (Describe(version) == Describe(running.control)) continue;

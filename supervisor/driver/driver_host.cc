@@ -14,6 +14,7 @@
 #include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/spawn.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
@@ -106,8 +107,12 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
   if (service_.mode() == v1::NATIVE) {
     BATON_ASSIGN_OR_RETURN(auto engine,
                            NativeEngine::Create(arena_.get(), device_.get(), &news_, options));
-    BATON_ASSIGN_OR_RETURN(forks_,
-                           WorkerForks::Create(*engine, service_.native(), std::move(presence_)));
+    BATON_ASSIGN_OR_RETURN(
+        forks_, WorkerForks::Create(*engine, service_.native(), std::move(presence_),
+                                    ReplaceableCode(code_),
+                                    [this](std::string_view kind, const std::string& message) {
+                                      news_.OnEvent(kind, message, 0, -1, -1);
+                                    }));
     host_ = engine.get();
     engine_ = std::move(engine);
   } else if (MayHaveBrokers(service_)) {
@@ -117,7 +122,7 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
     };
     BATON_ASSIGN_OR_RETURN(auto engine,
                            BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
-                                                  RealBrokerForks(broker_, place)));
+                                                  RealBrokerForks(ReplaceableCode(code_), place)));
     host_ = brokered_ = engine.get();
     engine_ = std::move(engine);
   } else {

@@ -56,7 +56,10 @@ class DriverHost {
   // See HostEngine. REQUIRES: CheckFollowable() has returned OK.
   absl::Status SetFollowable(bool followable) { return host_->SetFollowable(followable); }
   absl::Status TakeOver();
-  bool TakeForksChanged() { return host_ != nullptr && host_->TakeForksChanged(); }
+  bool TakeForksChanged() {
+    const bool code_changed = forks_ != nullptr && forks_->TakeCodeChanged();
+    return (host_ != nullptr && host_->TakeForksChanged()) || code_changed;
+  }
 
   // Returns what a new keeper is first told about the device and the placement. Complete once the
   // engine has started.
@@ -69,7 +72,7 @@ class DriverHost {
   explicit DriverHost(const internal::KeeperConfig& config)
       : service_(config.service()),
         pinned_(!service_.placement().cpus().empty()),
-        broker_(config.broker()) {}
+        code_(config.driver_code()) {}
 
   absl::Status MakeDevice(const internal::KeeperConfig& config);
   absl::Status ChooseDriver();
@@ -78,9 +81,9 @@ class DriverHost {
   void DescribePages(v1::BufferPages* pages) const;
 
   v1::ServiceConfig service_;
-  const bool pinned_;         // the configuration names its processors
-  const std::string broker_;  // path of the file that brokers' code is taken from first
-  absl::Status placed_;  // an error: why memory or threads are not where the placement puts them
+  const bool pinned_;       // the configuration names its processors
+  const std::string code_;  // see KeeperConfig::driver_code
+  absl::Status placed_;     // an error: why memory or threads are not where the placement puts them
   NewsQueue news_;
   FileDescriptor presence_;  // of lifeline.h, until forks_ has it
   std::unique_ptr<verbs::Device> device_;

@@ -28,7 +28,7 @@ using baton::driver_process::DriverProcess;
 
 int Drive(internal::KeeperConfig config, int batonds_network) {
   if (config.nic().empty()) config.set_nic(baton::OpenHelper(baton::kNicProgram));
-  if (config.broker().empty()) config.set_broker(baton::OpenHelper(baton::kBrokerCode));
+  if (config.driver_code().empty()) config.set_driver_code(baton::OpenHelper(baton::kDriverCode));
   if (config.keeper().empty()) config.set_keeper(baton::OwnDirectory() + "/baton-keeper");
   baton::driver_process::EngineOptions options;
 #ifdef BATON_TEST_HOOKS

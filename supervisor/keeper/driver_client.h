@@ -75,8 +75,8 @@ class DriverClient {
   }
 
   // Has the driver replace the service's broker. kUnimplemented: it is of an earlier release.
-  absl::Status StartNextBroker(uint32_t probation_ms) {
-    return StatusIn(Give(&Order::mutable_start_next_broker,
+  absl::Status TakeDriverCode(uint32_t probation_ms) {
+    return StatusIn(Give(&Order::mutable_take_driver_code,
                          [&](auto& start) { start.set_probation_ms(probation_ms); }));
   }
 

@@ -16,6 +16,7 @@ constexpr std::string_view kTroubles[] = {
     "device_event",
     "device_lost",
     "drain_overdue",
+    "driver_code_given_up",
     "events_dropped",
     "invalid_transaction",
     "keeper_entry_set_aside",

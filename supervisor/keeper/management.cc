@@ -196,8 +196,8 @@ absl::Status Management::Execute(const FramedSocket& socket,
       end_();
       return absl::OkStatus();
     }
-    case ManagementRequest::kReplaceBroker:
-      return parts_.driver.StartNextBroker(request.replace_broker().probation_ms());
+    case ManagementRequest::kReplaceDriverCode:
+      return parts_.driver.TakeDriverCode(request.replace_driver_code().probation_ms());
     case ManagementRequest::kTakeConfig: {
       BATON_ASSIGN_OR_RETURN(*reply->mutable_config_taken(),
                              managed_.live.Take(request.take_config()));

@@ -287,6 +287,9 @@ bar-native-alternations() {
     "${BATON_ALTERNATIONS:-100}" ${BATON_SEED:+"$BATON_SEED"}
 }
 
+# The benches of connections, failover and memory have all their figures on Soft-RoCE, too. None is judged.
+bar-bench-figures() { bazel test --config=run --test_output=errors //tests/vm:bench_figures; }
+
 # Native services on Soft-RoCE under checked load: 50 kills with shared receives, 50 handoffs, hangs.
 # BATON_SECONDS (3600) is the most that each takes; BATON_SEED is that of the kills.
 bar-native-events() {

@@ -24,7 +24,7 @@ before=$(files)
 in_root --install "$package"
 for file in usr/bin/baton usr/libexec/baton/batond usr/libexec/baton/baton-driver usr/libexec/baton/baton-keeper \
   usr/libexec/baton/baton-control usr/libexec/baton/baton-init usr/libexec/baton/baton-launch usr/libexec/baton/baton-nic \
-  usr/libexec/baton/libbaton-broker.so; do
+  usr/libexec/baton/libbaton-driver.so; do
   [[ -x $root/$file ]] || die "$file is not there"
   ! ldd "$root/$file" | grep 'not found' >&2 || die "$file lacks a library"
 done

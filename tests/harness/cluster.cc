@@ -83,7 +83,7 @@ absl::Status Cluster::StartBatond() {
                                                                {"baton-control", "baton-control"}};
   // Driver and keeper look for these beside themselves.
   if (options_.own_programs) {
-    for (const char* const helper : {"baton-nic", "baton-launch", "libbaton-broker.so"}) {
+    for (const char* const helper : {"baton-nic", "baton-launch", "libbaton-driver.so"}) {
       children.emplace_back(helper, helper);
     }
   }

@@ -77,10 +77,10 @@ absl::StatusOr<v1::ListConnectionsResponse> OperatorClient::ListConnections(
   return stub_->Call(&v1::OperatorService::Stub::ListConnections, request, timeout_);
 }
 
-absl::Status OperatorClient::ReplaceBroker(const std::string& service) {
-  v1::ReplaceBrokerRequest request;
+absl::Status OperatorClient::ReplaceDriverCode(const std::string& service) {
+  v1::ReplaceDriverCodeRequest request;
   request.set_service(service);
-  return stub_->Call(&v1::OperatorService::Stub::ReplaceBroker, request, timeout_).status();
+  return stub_->Call(&v1::OperatorService::Stub::ReplaceDriverCode, request, timeout_).status();
 }
 
 absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(const std::string& service,

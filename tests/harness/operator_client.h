@@ -34,7 +34,7 @@ class OperatorClient {
   absl::StatusOr<v1::ListShardsResponse> ListShards(const std::string& service);
   absl::StatusOr<v1::ListConnectionsResponse> ListConnections(const std::string& service,
                                                               uint32_t page_start = 0);
-  absl::Status ReplaceBroker(const std::string& service);
+  absl::Status ReplaceDriverCode(const std::string& service);
   absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const std::string& service,
                                                           uint32_t watch_window_ms = 0);
   absl::Status ReplaceProgram(v1::ReplaceProgramRequest::Program program,

@@ -7,6 +7,7 @@ SERVICE_PROGRAMS = [
     "//supervisor/batond",
     "//supervisor/control:baton-control",
     "//supervisor/driver:baton-driver",
+    "//supervisor/driver:libbaton-driver.so",
     "//supervisor/keeper:baton-keeper",
     "//supervisor/keeper:baton-launch",
 ]

@@ -157,7 +157,7 @@ TEST(ServiceRunTest, shouldLeaveNoNativeWorkerBehind) { KillATestThatRuns("nativ
 // One directory has the programs, as an installation does.
 void Install(const std::string& directory) {
   for (const char* const program : {"batond", "baton-control", "baton-driver", "baton-keeper",
-                                    "baton-launch", "baton-nic", "libbaton-broker.so"}) {
+                                    "baton-launch", "baton-nic", "libbaton-driver.so"}) {
     std::filesystem::copy_file(PathOf(program), directory + "/" + program);
   }
   setenv("BATON_BIN", directory.c_str(), 1);

@@ -147,6 +147,10 @@ absl::StatusOr<ForkedChild> SimBrokers::Fork(BrokerInheritance inheritance, Code
   inheritance.messages = broker->messages.get();
   inheritance.self = broker->pid;
   inheritance.watch_deaths = false;
+  inheritance.leave = [this] {
+    driver_->doomed = true;
+    throw DriverKilled();
+  };
   inheritance.board->ready[inheritance.place].store(true);
   broker->process = std::make_unique<BrokerProcess>(std::move(inheritance));
   context_.Note("broker: forked", static_cast<uint64_t>(broker->pid));
@@ -300,7 +304,7 @@ class Host final : public ServiceDrivers {
       engine_->Beat();
     }
     if (!brokers_->immortal() && context().dice.OneIn(kReplaceEvery) &&
-        engine_->ReplaceBroker(kProbation).ok()) {
+        engine_->ReplaceDriverCode(kProbation).ok()) {
       context().Note("host: replaces the broker");
     }
     std::vector<std::function<void()>> work;

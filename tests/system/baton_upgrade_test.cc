@@ -39,7 +39,7 @@ constexpr char kFails[] = "#!/bin/sh\nexit 3\n";
 // Releases as long as ours.
 constexpr char kOther[] = "0.9.1";
 constexpr char kThird[] = "0.9.2";
-constexpr char kBroker[] = "libbaton-broker.so";
+constexpr char kDriverCode[] = "libbaton-driver.so";
 
 class BatonUpgradeTest : public harness::ClusterFixture {
  protected:
@@ -50,7 +50,7 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     // An older build does not know the option.
     if (std::getenv("BATON_OTHER_BIN") != nullptr) options.yield_microseconds = 0;
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
-    for (const std::string name : {"baton-keeper", "baton-control", "batond", kBroker}) {
+    for (const std::string name : {"baton-keeper", "baton-control", "batond", kDriverCode}) {
       own_[name] = harness::ReadFile(cluster_->libexec() + "/" + name);
     }
     ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
@@ -108,17 +108,17 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     AwaitBroker(broker);
   }
   // The service's broker is replaced, and something happens to the next one on probation.
-  void ReplaceBrokerAndKill(int signal) {
+  void ReplaceTheBrokerAndKill(int signal) {
     const pid_t former = AwaitBroker(0);
-    ASSERT_OK(cluster_->operators().ReplaceBroker("ledger"));
+    ASSERT_OK(cluster_->operators().ReplaceDriverCode("ledger"));
     const pid_t next = AwaitBroker(former);
-    EXPECT_EQ(Status().services(0).broker_release(), kOther);
+    EXPECT_EQ(Status().services(0).driver_code_release(), kOther);
     ASSERT_EQ(kill(next, signal), 0);
     AwaitBroker(next);
     EXPECT_OK(harness::WaitUntil("the new code to be given up", [&] {
-      return !Status().services(0).broker_code_given_up().empty();
+      return !Status().services(0).driver_code_given_up().empty();
     }));
-    EXPECT_EQ(Status().services(0).broker_release(), kRelease);
+    EXPECT_EQ(Status().services(0).driver_code_release(), kRelease);
   }
   void Install(const std::string& name, const std::string& program) {
     harness::InstallProgram(cluster_->libexec() + "/" + name, program);
@@ -127,8 +127,9 @@ class BatonUpgradeTest : public harness::ClusterFixture {
   // The bar baton-upgrade-builds has another build.
   void InstallOtherRelease(const std::string& name) {
     const char* const build = std::getenv("BATON_OTHER_BIN");
-    InstallAs(kOther, name,
-              build == nullptr ? own_[name] : harness::ReadFile(absl::StrCat(build, "/", name)));
+    const std::string other = build == nullptr ? "" : absl::StrCat(build, "/", name);
+    // Former releases have no code of drivers.
+    InstallAs(kOther, name, std::filesystem::exists(other) ? harness::ReadFile(other) : own_[name]);
   }
   void InstallAs(const char* release, const std::string& name, const std::string& program) {
     const std::string renamed = harness::WithRelease(program, release);
@@ -142,7 +143,7 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     ASSERT_NO_FATAL_FAILURE(InstallAs(kOther, "baton-driver", driver));
     const std::string plan = Upgrade({"--dry-run"}).out;
     EXPECT_THAT(plan, HasSubstr("batond 0.9.1, baton-control 0.9.1, baton-keeper 0.9.1, "
-                                "baton-driver 0.9.1, libbaton-broker.so 0.9.1"));
+                                "baton-driver 0.9.1, libbaton-driver.so 0.9.1"));
     EXPECT_THAT(plan, HasSubstr("would replace the broker of service ledger"));
     EXPECT_THAT(plan, HasSubstr(absl::StrCat("release ", kRelease, ") by release 0.9.1")));
     EXPECT_THAT(plan, HasSubstr("what release 0.9.1 changes in the work of drivers"));
@@ -174,7 +175,7 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndB
   ASSERT_EQ(kill(Status().services(0).keeper_pid(), SIGKILL), 0);
   ASSERT_EQ(kill(Status().control_pid(), SIGKILL), 0);
   ASSERT_NO_FATAL_FAILURE(KillBroker(SIGKILL));
-  EXPECT_EQ(Status().services(0).broker_release(), kRelease);
+  EXPECT_EQ(Status().services(0).driver_code_release(), kRelease);
   EXPECT_EQ(Status().services(0).keeper_release(), kRelease);
   EXPECT_EQ(Status().version().release(), kRelease);
   ASSERT_NO_FATAL_FAILURE(ExpectTold());
@@ -191,7 +192,7 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndB
     EXPECT_EQ(upgrade.status, 0) << upgrade.out << upgrade.err;
     EXPECT_THAT(upgrade.out, HasSubstr("service ledger: keeper replaced"));
     EXPECT_THAT(upgrade.out, HasSubstr("service ledger: broker replaced"));
-    EXPECT_EQ(Status().services(0).broker_release(), release);
+    EXPECT_EQ(Status().services(0).driver_code_release(), release);
     EXPECT_THAT(upgrade.out, HasSubstr("control replaced"));
     EXPECT_THAT(upgrade.out, HasSubstr("batond replaced"));
     EXPECT_EQ(Status().services(0).keeper_release(), release);
@@ -208,7 +209,7 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndB
 // of the release that serves.
 TEST_F(BatonUpgradeTest, shouldStartWorkersAndNicsOfTheReleaseThatServes) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  for (const char* const name : {"baton-launch", "baton-nic", kBroker}) Install(name, kFails);
+  for (const char* const name : {"baton-launch", "baton-nic", kDriverCode}) Install(name, kFails);
   ASSERT_NO_FATAL_FAILURE(KillBroker(SIGKILL));
   const pid_t keeper = Status().services(0).keeper_pid();
   ASSERT_EQ(kill(keeper, SIGKILL), 0);
@@ -219,7 +220,7 @@ TEST_F(BatonUpgradeTest, shouldStartWorkersAndNicsOfTheReleaseThatServes) {
   ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
   EXPECT_EQ(UpgradeWorkers(), v1::UPGRADE_PHASE_COMPLETED);
   // The next keeper's launcher is the one that is there now.
-  EXPECT_THAT(Upgrade({"ledger"}).err, HasSubstr("it is no broker's code"));
+  EXPECT_THAT(Upgrade({"ledger"}).err, HasSubstr("is no code of drivers"));
   EXPECT_NE(UpgradeWorkers(), v1::UPGRADE_PHASE_COMPLETED);
   harness::ExpectNothingLost(*peer_);
   peer_.reset();
@@ -234,29 +235,29 @@ TEST_F(BatonUpgradeTest, shouldStartWorkersAndNicsOfTheReleaseThatServes) {
 // Under load, which TearDown() checks.
 TEST_F(BatonUpgradeTest, shouldGoBackToTheBrokerBefore) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(kBroker));
+  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(kDriverCode));
   for (const int signal : {SIGSEGV, SIGSTOP}) {
-    ASSERT_NO_FATAL_FAILURE(ReplaceBrokerAndKill(signal));
+    ASSERT_NO_FATAL_FAILURE(ReplaceTheBrokerAndKill(signal));
     ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
   }
   EXPECT_THAT(harness::RunBaton(*cluster_, {"events", "ledger"}).out,
-              HasSubstr("broker_code_given_up"));
-  // A file that is no broker's code is found out before the broker ends that drives.
+              HasSubstr("driver_code_given_up"));
+  // A file that is no such code is found out before the broker ends that drives.
   const pid_t drives = AwaitBroker(0);
-  Install(kBroker, kFails);
+  Install(kDriverCode, kFails);
   const harness::CommandResult upgrade = Upgrade({"ledger"});
   EXPECT_EQ(upgrade.status, 1);
-  EXPECT_THAT(upgrade.err, HasSubstr("it is no broker's code"));
+  EXPECT_THAT(upgrade.err, HasSubstr("is no code of drivers"));
   EXPECT_EQ(AwaitBroker(0), drives);
   EXPECT_THAT(harness::RunBaton(*cluster_, {"service", "describe", "ledger"}).out,
               HasSubstr("is given up"));
 }
 
 // `baton-driver` dies while its broker is on probation, and its twin goes on with that.
-TEST_F(BatonUpgradeTest, shouldReplaceBrokersAlsoIfTheDriverDies) {
+TEST_F(BatonUpgradeTest, shouldReplaceDriverCodesAlsoIfTheDriverDies) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(kBroker));
-  ASSERT_OK(cluster_->operators().ReplaceBroker("ledger"));
+  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(kDriverCode));
+  ASSERT_OK(cluster_->operators().ReplaceDriverCode("ledger"));
   ASSERT_EQ(kill(driver_, SIGKILL), 0);
   ASSERT_OK(harness::WaitUntil("the driver's twin to follow",
                                [&] { return Status().services(0).driver_pid() != driver_; }));

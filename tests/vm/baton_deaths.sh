@@ -2,7 +2,7 @@
 # baton_deaths.sh MODE KILLS BROKERS DRIVERS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
 # are replaced: the kernel's NVMe host with a file system, in which fio verifies what it wrote, rping, and rdma_client,
 # one after the other. KILLS times a keeper is killed, BROKERS times a broker, which drives the queues of a brokered
-# service, DRIVERS times a baton-driver, which has the device and the connection ids, RESTARTS times batond, and UPGRADES times `baton upgrade --baton` replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
+# service, DRIVERS times a baton-driver, which has the device and the connection ids, RESTARTS times batond, and UPGRADES times `baton upgrade --baton` replaces all keepers and brokers by those of another release, and by the former ones again: all in random order. The clients
 # notice nothing. The workers of nvmed and of rdma_client's server are of MODE, BROKERED or NATIVE; those of rping's
 # server are of the other.
 set -euo pipefail
@@ -69,8 +69,8 @@ start_workers() {
 
 # read_log: what has been logged since. Starts no process, as `baton` would be one, which takes seconds here.
 #   readies (workers that are ready), found (drivers, by batond), successor (the keeper that follows a killed one),
-#   broker, driver (that follow dead ones)
-readies=0 found=0 successor=0 broker=0 driver=0 partial=''
+#   broker, driver (that follow dead ones), proven (new codes of brokers that stay)
+readies=0 found=0 successor=0 broker=0 driver=0 proven=0 partial=''
 read_log() {
   local line
   while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
@@ -85,6 +85,8 @@ read_log() {
       driver=${BASH_REMATCH[1]}
     elif [[ $line =~ broker_followed:\ .*\ process\ ([0-9]+)\ drives ]]; then
       broker=${BASH_REMATCH[1]}
+    elif [[ $line == *' driver_code_proven: '* ]]; then
+      proven=$((proven + 1))
     fi
   done
 }
@@ -111,15 +113,19 @@ ask_keepers() {
 
 # ---------------------------------------------------------------- its deaths
 
-# make_keepers: another release's is the same program, which calls itself so. Each is one file for all upgrades, since QEMU
-# would translate a copy's code again.
+# make_releases: another release's are the same files, which call themselves so. Each is one file for all upgrades, since
+# QEMU would translate a copy's code again. Drivers look for their code beside their own file.
 release=0.1.0
-make_keepers() {
+make_releases() {
+  local file
   mkdir "$work/libexec"
   ln -s "$BATON_BIN"/* "$work/libexec"
-  ln -s "$BATON_BIN/baton-keeper" "$work/keeper-0.1.0"
-  LC_ALL=C sed 's/0\.1\.0\x00/0.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
-  chmod 755 "$work/keeper-0.1.1"
+  cp --remove-destination "$BATON_BIN/baton-driver" "$BATON_BIN/libbaton-driver.so" "$work/libexec"
+  for file in baton-keeper libbaton-driver.so; do
+    ln "$work/libexec/$file" "$work/$file-0.1.0"
+    LC_ALL=C sed 's/0\.1\.0\x00/0.1.1\x00/g' "$work/$file-0.1.0" >"$work/$file-0.1.1"
+    chmod 755 "$work/$file-0.1.1"
+  done
 }
 
 # kill_keeper: of one service after the other; returns when the next keeper of that serves.
@@ -174,17 +180,31 @@ restart_batond() {
   kill -0 "${keeper_of[@]}" || die "keepers have ended with batond"
 }
 
+# upgrade_baton: returns when nothing is on probation any more. A new broker that is killed before is given up.
 upgrade_baton() {
-  local name line
+  local name file
   if [[ $release == 0.1.0 ]]; then release=0.1.1; else release=0.1.0; fi
-  ln "$work/keeper-$release" "$work/libexec/baton-keeper.new"
-  mv "$work/libexec/baton-keeper.new" "$work/libexec/baton-keeper"
+  for file in baton-keeper libbaton-driver.so; do
+    ln "$work/$file-$release" "$work/libexec/$file.new"
+    mv "$work/libexec/$file.new" "$work/libexec/$file"
+  done
+  read_log
+  proven=0
   operator upgrade --baton --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
   for name in "${!keeper_of[@]}"; do
-    line=$(grep "^service $name: keeper replaced (pid ${keeper_of[$name]}, " "$work/upgrade.log") || line=''
-    [[ $line =~ " -> pid "([0-9]+)", release $release)"$ ]] || die "not $release: $(<"$work/upgrade.log")"
-    keeper_of[$name]=${BASH_REMATCH[1]}
+    keeper_of[$name]=$(replaced "$name" keeper "${keeper_of[$name]}")
   done
+  for name in "${!broker_of[@]}"; do
+    broker_of[$name]=$(replaced "$name" broker "${broker_of[$name]}")
+  done
+  soon have_logged proven ${#broker_of[@]}
+}
+# replaced NAME KIND PID: the process of $release that follows it, as the upgrade says.
+replaced() {
+  local line
+  line=$(grep "^service $1: $2 replaced (pid $3, " "$work/upgrade.log") || line=''
+  [[ $line =~ " -> pid "([0-9]+)", release $release)"$ ]] || die "not $release: $(<"$work/upgrade.log")"
+  echo "${BASH_REMATCH[1]}"
 }
 
 disturb_baton() {
@@ -301,7 +321,7 @@ test_kernel_log_checker
 prefer_the_device
 count_timers
 load_nvme
-make_keepers
+make_releases
 configure
 run_batond
 exec {log}<"$state.log"

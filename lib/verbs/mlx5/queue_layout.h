@@ -1,6 +1,8 @@
 // Where our driver puts queue pairs, completion queues and shared receive queues in a file that it
-// shares with the device. The device is given each place (lib/nic/control.md), so another driver
-// may have another layout. The file outlives the driver, and begins as zeros.
+// shares with the device. The device is given each place (lib/nic/control.md), so it does not
+// depend on the layout. Drivers that follow each other do, also of different releases: a change is
+// another BATON_INHERITED_VERSION (lib/verbs/inherited.h). The file outlives the driver, and begins
+// as zeros.
 #ifndef LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 #define LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 

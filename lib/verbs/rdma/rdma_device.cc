@@ -358,8 +358,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::AdoptRegion(uint32_t r
 
 // Leaves out those of asynchronous events and the connection manager.
 std::vector<int> RdmaDevice::ForkedDescriptors() const {
-  std::vector<int> descriptors = {core_.context->cmd_fd, core_.epoll.get(),
-                                  core_.pushed_signal.get(), core_.awaiting_last_receive.fd()};
+  std::vector<int> descriptors = {core_.context->cmd_fd};
   for (const RdmaCompletionQueue* const queue : core_.completion_queues) {
     descriptors.push_back(queue->channel_fd());
   }
@@ -416,7 +415,7 @@ void RdmaDevice::Progress() {
   const int count = epoll_wait(core_.epoll.get(), readable.data(), kChannelsPerLook, 0);
   for (int i = 0; i < count; ++i) {
     if (!core_.forked && readable[i].data.fd == core_.cm->fd()) look_for_events_ = true;
-    if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
+    if (!core_.forked && readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
     if (readable[i].data.fd == core_.awaiting_last_receive.fd()) core_.EndWaitsForLastReceives();
     if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
   }

@@ -42,7 +42,12 @@ absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) 
 // A descriptor that is readable while there is something to take.
 class Flag {
  public:
-  Flag() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  Flag() = default;  // has none
+  static Flag Make() {
+    Flag flag;
+    flag.fd_.Reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    return flag;
+  }
   int fd() const { return fd_.get(); }
   void Set(bool raised) {
     if (raised == raised_) return;
@@ -175,6 +180,7 @@ class SoftDevice final : public Device {
 };
 
 absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
+  flag_ = Flag::Make();
   if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
   std::function<void()> turn;
   if (nic_ != nullptr) turn = [this] { nic_->Serve(); };
@@ -224,11 +230,18 @@ absl::Status SoftDevice::Describe(BatonInheritedDevice* described) const {
   described->file = calls.file();
   described->calls = calls.calls();
   described->last_tag = calls.last_tag();
+  described->nic_version = nic::control::kControlVersion;
   return absl::OkStatus();
 }
 
 absl::Status SoftDevice::OpenInherited(const BatonInheritedDevice& described) {
   if (!epoll_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  if (described.nic_version != nic::control::kControlVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the service's baton-nic speaks version ", described.nic_version,
+                     " of its protocol, and this code ", nic::control::kControlVersion,
+                     ": it comes into use with the service's next start"));
+  }
   client_ = nic::Client::Inherit(nic::CallSocket::Inherit(
       FileDescriptor(described.file), FileDescriptor(described.calls), described.last_tag));
   host_.client = client_.get();
@@ -240,7 +253,7 @@ absl::Status SoftDevice::OpenInherited(const BatonInheritedDevice& described) {
 absl::Status SoftDevice::TakeOver() {
   BATON_RETURN_IF_ERROR(CheckFollowable());
   epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
-  flag_ = Flag();
+  flag_ = Flag::Make();
   if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
   for (SoftCompletionQueue* const queue : host_.completion_queues) queue->AfterFork();
   BATON_RETURN_IF_ERROR(WatchSockets());
@@ -254,7 +267,7 @@ absl::Status SoftDevice::TakeOver() {
 
 // Leaves out the file of ids, which only the opener uses.
 std::vector<int> SoftDevice::ForkedDescriptors() const {
-  std::vector<int> descriptors = {epoll_.get(), client_->file(), client_->calls().calls()};
+  std::vector<int> descriptors = {client_->file(), client_->calls().calls()};
   for (const SoftCompletionQueue* const queue : host_.completion_queues) {
     descriptors.push_back(queue->channel_fd());
     descriptors.push_back(queue->reg().wake_fd());

@@ -15,7 +15,9 @@ namespace baton::driver_process {
 void BoardStatus::Store(const absl::Status& status) {
   if (code.load(std::memory_order_relaxed) != 0) return;
   const std::string_view text = MessageOf(status);
-  std::memcpy(message, text.data(), std::min(text.size(), sizeof(message) - 1));
+  const size_t length = std::min(text.size(), sizeof(message) - 1);
+  std::memcpy(message, text.data(), length);
+  message[length] = 0;
   code.store(static_cast<uint32_t>(status.raw_code()), std::memory_order_release);
 }
 

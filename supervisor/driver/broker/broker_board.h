@@ -1,6 +1,6 @@
 // The memory in which `baton-driver` and the brokers of its service talk to each other, beside the
 // arena. It is anonymous, and brokers inherit it. Brokers may be of another release than
-// `baton-driver`: BATON_BROKER_VERSION (broker_object.h) is its version, too.
+// `baton-driver`: BATON_DRIVER_CODE_VERSION (../code/driver_code.h) is its version, too.
 #ifndef SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
 #define SUPERVISOR_DRIVER_BROKER_BROKER_BOARD_H_
 
@@ -43,7 +43,8 @@ struct BrokerBoard {
   std::atomic<uint32_t> posts_of_service{0};  // a second; 0: no limit
   std::atomic<uint32_t> posts_of_worker{0};
   std::atomic<uint32_t> poison_deaths{0};
-  BoardStatus lost;  // the device, as `baton-driver` knows
+  std::atomic<pid_t> leaves{0};  // this broker is to end between two turns
+  BoardStatus lost;              // the device, as `baton-driver` knows
 
   // Written by the broker that drives.
   // Value of `told` of which all is carried out, notices of connections included.
@@ -71,7 +72,8 @@ static_assert(offsetof(BrokerBoard, told) == 0x040 && offsetof(BrokerBoard, look
 static_assert(offsetof(BrokerBoard, posts_of_service) == 0x050);
 static_assert(offsetof(BrokerBoard, posts_of_worker) == 0x054);
 static_assert(offsetof(BrokerBoard, poison_deaths) == 0x058);
-static_assert(offsetof(BrokerBoard, lost) == 0x05c && sizeof(BoardStatus) == 0x100);
+static_assert(offsetof(BrokerBoard, leaves) == 0x05c);
+static_assert(offsetof(BrokerBoard, lost) == 0x060 && sizeof(BoardStatus) == 0x100);
 static_assert(offsetof(BrokerBoard, seen) == 0x180 && offsetof(BrokerBoard, changes) == 0x188);
 static_assert(offsetof(BrokerBoard, releasers) == 0x190);
 static_assert(offsetof(BrokerBoard, generation) == 0x198 && offsetof(BrokerBoard, driver) == 0x1a0);

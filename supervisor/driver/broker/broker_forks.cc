@@ -1,20 +1,17 @@
 #include "supervisor/driver/broker/broker_forks.h"
 
-#include <dlfcn.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "supervisor/batond/spawn.h"
-#include "supervisor/driver/broker/broker_object.h"
-#include "supervisor/driver/broker/broker_table.h"
+#include "supervisor/driver/code/code_tables.h"
+#include "supervisor/driver/code/loaded_code.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 
 namespace baton::driver_process {
@@ -28,44 +25,8 @@ Identity IdentityOf(const EngineOptions& options) {
   return identity;
 }
 
-bool IsAt(const std::string& path, int descriptor) {
-  struct stat there = {}, open = {};
-  return stat(path.c_str(), &there) == 0 && fstat(descriptor, &open) == 0 &&
-         there.st_dev == open.st_dev && there.st_ino == open.st_ino;
-}
-
-// Loads the open file, by its path if it is still there: debuggers look for it by that name.
-void* LoadFile(int descriptor) {
-  const std::string path = PlaceOfOpenFile(descriptor);
-  if (IsAt(path, descriptor)) {
-    void* const loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (loaded == nullptr || IsAt(path, descriptor)) return loaded;
-  }
-  return dlopen(OpenFilePath(descriptor).c_str(), RTLD_NOW | RTLD_LOCAL);
-}
-
-absl::StatusOr<const BatonBrokerObject*> LoadCode(int descriptor) {
-  void* const loaded = LoadFile(descriptor);
-  const auto* const object =
-      loaded == nullptr
-          ? nullptr
-          : static_cast<const BatonBrokerObject*>(dlsym(loaded, BATON_BROKER_OBJECT_SYMBOL));
-  if (object == nullptr) {
-    const char* const why = dlerror();
-    return absl::FailedPreconditionError(
-        absl::StrCat("it is no broker's code: ", why != nullptr ? why : "it exports none"));
-  }
-  if (object->version != BATON_BROKER_VERSION || object->bytes < sizeof(*object)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it (release ", object->baton_release, ") has version ", object->version,
-                     " of what brokers and baton-driver have between them, and this baton-driver ",
-                     BATON_BROKER_VERSION, ": it comes into use with the service's next start"));
-  }
-  return object;
-}
-
 // Returns only with an error.
-absl::Status BecomeBroker(BrokerInheritance inheritance, int object) {
+absl::Status BecomeBroker(BrokerInheritance inheritance, int code_file) {
   BATON_ASSIGN_OR_RETURN(
       inheritance.lifeline,
       ConfineChild({.arena = inheritance.arena,
@@ -75,59 +36,54 @@ absl::Status BecomeBroker(BrokerInheritance inheritance, int object) {
                           std::vector<int> kept = inheritance.wakes->descriptors();
                           kept.insert(kept.end(),
                                       {inheritance.messages, inheritance.wake,
-                                       inheritance.host_wake, inheritance.news, object});
+                                       inheritance.host_wake, inheritance.news, code_file});
                           return kept;
                         }(),
                     .lifeline = inheritance.lifeline,
                     .identity = IdentityOf(inheritance.options)}));
   BATON_ASSIGN_OR_RETURN(const BrokerTable table, BrokerTable::Of(inheritance));
-  BATON_ASSIGN_OR_RETURN(const BatonBrokerObject* const code, LoadCode(object));
-  (void)close(object);
-  return absl::InternalError(code->run(&table.host()));
+  BATON_ASSIGN_OR_RETURN(const BatonDriverCode* const code, LoadDriverCode(code_file));
+  (void)close(code_file);
+  return absl::InternalError(code->run_broker(&table.host()));
 }
 
-void RunBroker(BrokerInheritance inheritance, const ProgramFile& object) {
+void RunBroker(BrokerInheritance inheritance, const ProgramFile& code) {
   BeginChild("baton-broker");
   BoardStatus& failed = inheritance.board->failed[inheritance.place];
-  failed.Store(BecomeBroker(std::move(inheritance), object.descriptor()));
-}
-
-std::string PlaceOf(const std::string& object) {
-  const int open = OpenFileOf(object);
-  return open < 0 ? object : PlaceOfOpenFile(open);
+  failed.Store(BecomeBroker(std::move(inheritance), code.descriptor()));
 }
 
 class PlacedForks final : public BrokerForks {
  public:
-  PlacedForks(const std::string& object, std::function<void(const std::function<void()>&)> place)
-      : object_(PlaceOf(object), {}, object), place_(std::move(place)) {}
+  PlacedForks(ReplaceableProgram code, std::function<void(const std::function<void()>&)> place)
+      : code_(std::move(code)), place_(std::move(place)) {}
 
-  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code code) override {
-    BATON_ASSIGN_OR_RETURN(const ProgramFile object,
-                           code == Code::kNext ? object_.ToRun() : object_.Proven());
+  absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code which) override {
+    BATON_ASSIGN_OR_RETURN(const ProgramFile code,
+                           which == Code::kNext ? code_.ToRun() : code_.Proven());
     absl::StatusOr<ForkedChild> child = absl::UnknownError("");
-    place_([&] { child = ForkChild([&] { RunBroker(std::move(inheritance), object); }); });
+    place_([&] { child = ForkChild([&] { RunBroker(std::move(inheritance), code); }); });
     return child;
   }
   std::string Reap(int pidfd) override { return ReapProgram(pidfd); }
   void Kill(int pidfd) override { (void)SendSignal(pidfd, SIGKILL); }
   absl::Status ReplaceCode(std::chrono::milliseconds probation) override {
-    return object_.Replace(probation);
+    return code_.Replace(probation);
   }
-  std::chrono::milliseconds probation() const override { return object_.probation(); }
-  void ProveCode() override { object_.Prove(); }
-  void GiveUpCode() override { object_.GiveUp(); }
+  std::chrono::milliseconds probation() const override { return code_.probation(); }
+  void ProveCode() override { code_.Prove(); }
+  void GiveUpCode() override { code_.GiveUp(); }
 
  private:
-  ReplaceableProgram object_;
+  ReplaceableProgram code_;
   const std::function<void(const std::function<void()>&)> place_;
 };
 
 }  // namespace
 
 std::unique_ptr<BrokerForks> RealBrokerForks(
-    std::string object, std::function<void(const std::function<void()>&)> place) {
-  return std::make_unique<PlacedForks>(object, std::move(place));
+    ReplaceableProgram code, std::function<void(const std::function<void()>&)> place) {
+  return std::make_unique<PlacedForks>(std::move(code), std::move(place));
 }
 
 }  // namespace baton::driver_process

@@ -12,6 +12,10 @@
 #include "supervisor/driver/broker/broker_process.h"
 #include "supervisor/driver/workers/forked_child.h"
 
+namespace baton {
+class ReplaceableProgram;  // supervisor/batond/spawn.h
+}  // namespace baton
+
 namespace baton::driver_process {
 
 // A simulation has its own. Thread-compatible: the driver process's one thread.
@@ -34,11 +38,10 @@ class BrokerForks {
   virtual void GiveUpCode() {}
 };
 
-// Forks this process. `object`: path of the code, or what OpenHelper returned; code that replaces
-// it is looked for in the same place. `place` runs its argument where brokers are to run
+// Forks this process. `code`: see driver_code.h. `place` runs its argument where brokers are to run
 // (ThreadsOn). A broker stores on the board why its code cannot be used.
 std::unique_ptr<BrokerForks> RealBrokerForks(
-    std::string object, std::function<void(const std::function<void()>&)> place);
+    ReplaceableProgram code, std::function<void(const std::function<void()>&)> place);
 
 }  // namespace baton::driver_process
 

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -25,6 +26,10 @@ struct BrokerMessage {
   pid_t process = 0;
   uint32_t reserved = 0;
 };
+
+static_assert(sizeof(BrokerMessage) == 24);
+static_assert(offsetof(BrokerMessage, slot) == 4 && offsetof(BrokerMessage, worker_id) == 8);
+static_assert(offsetof(BrokerMessage, process) == 16);
 
 struct ReceivedMessage {
   BrokerMessage message;

@@ -134,6 +134,8 @@ bool BrokerProcess::LookAtBoard() {
   const uint64_t told = board().told.load(std::memory_order_acquire);
   if (told == seen_) [[likely]]
     return false;
+  if (board().leaves.load() == inheritance_.self) [[unlikely]]
+    inheritance_.leave();
   noticed_ = true;
   ReadMessages();
   NoteSettings();

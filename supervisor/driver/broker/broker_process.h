@@ -4,10 +4,12 @@
 #define SUPERVISOR_DRIVER_BROKER_BROKER_PROCESS_H_
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +57,8 @@ struct BrokerInheritance {
   pid_t self = 0;                      // of the broker
   uint32_t place = 0;                  // on the board
   bool watch_deaths = true;            // false: the broker's creator calls NoteDeath()
+  // Ends the process, which is between two turns (BrokerBoard::leaves).
+  std::function<void()> leave = [] { _exit(0); };
   EngineOptions options;
 };
 

@@ -99,6 +99,7 @@ void BrokeredEngine::Turn() {
   }
   const absl::Status turned = brokers_.Turn();
   if (!turned.ok()) listener_->OnDeviceLost(turned);
+  if (brokers_.TakeLeaveAsked()) Tell();
   LookForEnd();
 }
 

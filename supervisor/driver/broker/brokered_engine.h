@@ -63,9 +63,9 @@ class BrokeredEngine final : public HostEngine, private ShardDrivers {
 
   pid_t broker() const override { return brokers_.driver(); }
   pid_t twin() const override { return brokers_.twin(); }
-  std::string broker_release() const override { return brokers_.release(); }
-  std::string broker_code_given_up() const override { return brokers_.code_given_up(); }
-  absl::Status ReplaceBroker(std::chrono::milliseconds probation) override {
+  std::string driver_code_release() const override { return brokers_.release(); }
+  std::string driver_code_given_up() const override { return brokers_.code_given_up(); }
+  absl::Status ReplaceDriverCode(std::chrono::milliseconds probation) override {
     return brokers_.Replace(probation);
   }
 

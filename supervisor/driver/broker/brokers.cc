@@ -23,6 +23,8 @@ constexpr uint32_t kMostUnread = 96;
 // A broker that dies sooner has done little. After so many in a row, others will not do better.
 constexpr uint64_t kEarlyNs = 20'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
+// A broker that is to leave, and has not after so long, is killed.
+constexpr uint64_t kToLeaveNs = 100'000'000;
 // If there is no broker, and none could be forked for so long, the service ends, and batond starts
 // another driver.
 constexpr uint64_t kMostRefusedNs = 5'000'000'000;
@@ -62,8 +64,8 @@ absl::Status Brokers::Fork() {
   board_->failed[place].code.store(0);
   inheritance.messages = messages.theirs.get();
   inheritance.lifeline = lifeline_.reading.get();
-  // While the next one is on probation, its twin is one of the former code.
-  const bool is_next = replacement_ && replacement_->step != Replacement::Step::kOnProbation;
+  const bool is_next =
+      replacement_ && replacement_->step == Replacement::Step::kPrepares && FindNext() == nullptr;
   BATON_ASSIGN_OR_RETURN(ForkedChild child, forks_->Fork(std::move(inheritance),
                                                          is_next ? BrokerForks::Code::kNext
                                                                  : BrokerForks::Code::kProven));
@@ -120,7 +122,10 @@ absl::Status Brokers::Turn() {
 
 absl::Status Brokers::Replace(std::chrono::milliseconds probation) {
   if (replacement_) {
-    return absl::AbortedError("another replacement of this service's broker is under way");
+    return absl::AbortedError(
+        replacement_->step == Replacement::Step::kOnProbation
+            ? "the code of this service's broker is on probation: try again when that is over"
+            : "another replacement of this service's broker is under way");
   }
   if (driver() == 0 || driver() != told_driver_) {
     return absl::UnavailableError("no broker drives now: try again");
@@ -128,53 +133,100 @@ absl::Status Brokers::Replace(std::chrono::milliseconds probation) {
   BATON_RETURN_IF_ERROR(forks_->ReplaceCode(probation));
   code_given_up_.clear();
   replacement_ = {.until_ns = nanoseconds_() + to_be_ready_ns_};
-  KillTwins();
   fork_at_ns_ = fork_again_ns_ = 0;
   return absl::OkStatus();
 }
 
-void Brokers::KillTwins() {
-  for (Broker& broker : brokers_) {
-    if (!broker.doomed && !Drives(broker)) Kill(&broker);
-  }
-}
-
-void Brokers::LookAtReplacement(uint64_t now) {
-  if (!replacement_) return;
+const Brokers::Broker* Brokers::FindNext() const {
   const auto next = std::find_if(brokers_.begin(), brokers_.end(), [](const Broker& broker) {
     return broker.is_next && !broker.doomed;
   });
-  const bool drives = next != brokers_.end() && Drives(*next);
+  return next == brokers_.end() ? nullptr : &*next;
+}
+
+bool Brokers::HasReadyTwin() const {
+  return std::any_of(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
+    return !broker.is_next && !broker.doomed && !Drives(broker) &&
+           board_->ready[broker.place].load();
+  });
+}
+
+void Brokers::KillTwins() {
+  for (Broker& broker : brokers_) {
+    if (!broker.is_next && !broker.doomed && !Drives(broker)) Kill(&broker);
+  }
+}
+
+// There is a twin of the former code all the time but for a moment. It waits for the lock after the
+// next broker does, so the kernel gives the lock to that one first.
+void Brokers::LookAtReplacement(uint64_t now) {
+  if (!replacement_) return;
+  const Broker* const next = FindNext();
+  const bool drives = next != nullptr && Drives(*next);
   switch (replacement_->step) {
     case Replacement::Step::kPrepares:
-      if (drives || (next != brokers_.end() && board_->ready[next->place].load())) {
-        replacement_->step = Replacement::Step::kTakesOver;
-        for (Broker& broker : brokers_) {
-          if (!broker.is_next && !broker.doomed) Kill(&broker);
-        }
-      } else if (now >= replacement_->until_ns) {
-        GiveUpCode("no broker of it was ready in time");
+      if (drives) return Enter(Replacement::Step::kTakesOver, now);
+      if (next != nullptr && board_->ready[next->place].load()) {
+        KillTwins();
+        return Enter(Replacement::Step::kRenewsTwin, now);
+      }
+      if (now >= replacement_->until_ns) GiveUpCode("no broker of it was ready in time");
+      return;
+    case Replacement::Step::kRenewsTwin:
+      if (next == nullptr) return Enter(Replacement::Step::kPrepares, now);
+      if (drives || HasReadyTwin() || now >= replacement_->until_ns) {
+        Enter(Replacement::Step::kTakesOver, now);
       }
       return;
     case Replacement::Step::kTakesOver:
-      if (!drives || next->pid != told_driver_) return;
-      replacement_->step = Replacement::Step::kOnProbation;
-      replacement_->until_ns =
-          now + static_cast<uint64_t>(std::chrono::nanoseconds(forks_->probation()).count());
+      if (next == nullptr) return Enter(Replacement::Step::kPrepares, now);
+      if (!drives) return HaveDriverLeave(now);
+      if (next->pid != told_driver_) return;
+      Enter(Replacement::Step::kOnProbation, now);
       tell_("broker_replaced",
-            absl::StrCat("process ", next->pid, " of release ", release(),
+            absl::StrCat("process ", next->pid, " of release ", release_,
                          " drives the queues since, after ", board_->took_over_ns.load() / 1000,
                          " us: connections and workers went on"));
       return;
     case Replacement::Step::kOnProbation:
-      if (now < replacement_->until_ns) return;
-      forks_->ProveCode();
-      replacement_.reset();
-      for (Broker& broker : brokers_) broker.is_next = false;
-      KillTwins();
-      changed_ = true;
+      if (drives && now >= replacement_->until_ns) ProveCode();
       return;
   }
+}
+
+void Brokers::Enter(Replacement::Step step, uint64_t now) {
+  const uint64_t patience_ns =
+      step == Replacement::Step::kOnProbation
+          ? static_cast<uint64_t>(std::chrono::nanoseconds(forks_->probation()).count())
+          : to_be_ready_ns_;
+  replacement_ = {.step = step, .until_ns = now + patience_ns};
+}
+
+// It ends between two turns, so that nothing is in the middle.
+void Brokers::HaveDriverLeave(uint64_t now) {
+  const pid_t drives = driver();
+  if (drives == 0) return;  // it has ended
+  if (replacement_->leaving != drives) {
+    replacement_->leaving = drives;
+    replacement_->until_ns = now + kToLeaveNs;
+    board_->leaves.store(drives);
+    leave_asked_ = true;
+    return;
+  }
+  if (now < replacement_->until_ns) return;
+  for (Broker& broker : brokers_) {
+    if (broker.pid == drives && !broker.doomed) Kill(&broker);
+  }
+}
+
+void Brokers::ProveCode() {
+  forks_->ProveCode();
+  replacement_.reset();
+  KillTwins();
+  for (Broker& broker : brokers_) broker.is_next = false;
+  changed_ = true;
+  tell_("driver_code_proven",
+        absl::StrCat("the brokers' new code, of release ", release_, ", stays"));
 }
 
 // The twin is of the former code, or the next one forked is.
@@ -187,17 +239,7 @@ void Brokers::GiveUpCode(const std::string& why) {
   changed_ = true;
   code_given_up_ = absl::StrCat("the brokers' new code is given up, because ", why,
                                 ": the code before it serves");
-  tell_("broker_code_given_up", code_given_up_);
-}
-
-std::string Brokers::release() const {
-  const pid_t drives = driver();
-  for (const Broker& broker : brokers_) {
-    if (broker.pid != drives) continue;
-    const auto& release = board_->releases[broker.place];
-    return {release, strnlen(release, sizeof(release))};
-  }
-  return "";
+  tell_("driver_code_given_up", code_given_up_);
 }
 
 // ---------------------------------------------------------------- deaths
@@ -205,7 +247,11 @@ std::string Brokers::release() const {
 // While the twin of a dead one takes over, no other is forked, because a fork takes the time that
 // others need to be told of the takeover.
 bool Brokers::MayFork(uint64_t now) const {
-  if (CountLive() >= kBrokers || brokers_.size() >= kMostBrokers || now < fork_again_ns_) {
+  // The next one is a third.
+  const bool has_third = replacement_ && (replacement_->step == Replacement::Step::kPrepares ||
+                                          replacement_->step == Replacement::Step::kRenewsTwin);
+  if (CountLive() >= (has_third ? kBrokers + 1 : kBrokers) || brokers_.size() >= kMostBrokers ||
+      now < fork_again_ns_) {
     return false;
   }
   return CountLive() == 0 || (driver() == told_driver_ && now >= fork_at_ns_);
@@ -263,6 +309,11 @@ void Brokers::TellSuccession() {
   if (generation == told_generation_) return;
   const uint64_t former = std::exchange(told_generation_, generation);
   told_driver_ = board_->driver.load();
+  for (const Broker& broker : brokers_) {
+    if (broker.pid != told_driver_) continue;
+    const auto& release = board_->releases[broker.place];
+    release_ = std::string(release, strnlen(release, sizeof(release)));
+  }
   if (former == 0) return;
   if (replacement_ && replacement_->step == Replacement::Step::kTakesOver) {
     fork_at_ns_ = nanoseconds_() + kForkAfterNs;
@@ -307,6 +358,7 @@ void Brokers::Send(const BrokerMessage& message, int descriptor) {
         (!waits || ++broker.sent <= kMostUnread)) {
       continue;
     }
+    if (waits) broker.is_next = false;  // its code is not to blame: another one is forked
     Kill(&broker);
   }
 }

@@ -52,12 +52,15 @@ class Brokers {
   // this every kHeartbeat.
   pid_t Beat();
 
-  // Replaces the twin by a broker of the code that is in place now, and has it drive as soon as it
-  // is ready. For `probation` after that, its twin is one of the former code: if it ends or hangs
-  // meanwhile, that one goes on, and the new code is given up. So it is if the new broker ends
-  // before it drives, or is not ready in time. kAborted: such a replacement is under way.
-  // kUnavailable: no broker drives.
+  // Forks a broker of the code that is in place now, and has it drive as soon as it is ready: the
+  // one that drives leaves between two turns. For `probation` after that, its twin is one of the
+  // former code: if it ends or hangs meanwhile, that one goes on, and the new code is given up. So
+  // it is if the new broker ends before it drives, or is not ready in time. kAborted: such a
+  // replacement is under way. kUnavailable: no broker drives.
   absl::Status Replace(std::chrono::milliseconds probation);
+  // Returns whether the one that drives was asked to leave since the last call: it looks at the
+  // board when it is told to.
+  bool TakeLeaveAsked() { return std::exchange(leave_asked_, false); }
   // Why the last new code was given up. Empty: it was not.
   const std::string& code_given_up() const { return code_given_up_; }
 
@@ -74,8 +77,8 @@ class Brokers {
   bool TakeChanged() { return std::exchange(changed_, false); }
 
   bool any_live() const { return CountLive() != 0; }
-  // The release of the code that drives. Empty: none does.
-  std::string release() const;
+  // The release of the code that drives, or did. Empty: it is not known.
+  const std::string& release() const { return release_; }
   // The process that drives, and one that waits; 0: there is none.
   pid_t driver() const { return Find(/*drives=*/true); }
   pid_t twin() const { return Find(/*drives=*/false); }
@@ -96,16 +99,23 @@ class Brokers {
   struct Replacement {
     enum class Step {
       kPrepares,     // the next broker is forked, and gets ready
-      kTakesOver,    // the former one was killed
+      kRenewsTwin,   // so is another twin, which waits behind it
+      kTakesOver,    // the one that drives leaves
       kOnProbation,  // the next one drives
     };
     Step step = Step::kPrepares;
-    uint64_t until_ns = 0;  // kPrepares: it is given up then; kOnProbation: it is proven then
+    uint64_t until_ns = 0;  // of the step; kOnProbation: it is proven then
+    pid_t leaving = 0;      // was asked to
   };
 
   absl::Status Fork();
+  const Broker* FindNext() const;
+  bool HasReadyTwin() const;
   void KillTwins();
   void LookAtReplacement(uint64_t now);
+  void Enter(Replacement::Step step, uint64_t now);
+  void HaveDriverLeave(uint64_t now);
+  void ProveCode();
   void GiveUpCode(const std::string& why);
   bool MayFork(uint64_t now) const;
   void ForkAgain(uint64_t now);
@@ -137,6 +147,8 @@ class Brokers {
   BackOff pauses_;
   std::optional<Replacement> replacement_;
   std::string code_given_up_;
+  std::string release_;
+  bool leave_asked_ = false;
   std::optional<uint64_t> asked_;  // value of BrokerBoard::told at the last Beat()
 };
 

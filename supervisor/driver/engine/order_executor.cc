@@ -176,9 +176,8 @@ absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
     case DriverOrder::kSetPoisonDeaths:
       engine_.SetPoisonDeaths(order.set_poison_deaths().deaths());
       return absl::OkStatus();
-    case DriverOrder::kStartNextBroker:
-      return engine_.ReplaceBroker(
-          std::chrono::milliseconds(order.start_next_broker().probation_ms()));
+    case DriverOrder::kTakeDriverCode:
+      return ReplaceDriverCode(std::chrono::milliseconds(order.take_driver_code().probation_ms()));
     case DriverOrder::kDescribeQueues:
       Describe(answer->mutable_description());
       return absl::OkStatus();
@@ -541,13 +540,20 @@ void OrderExecutor::Account(const internal::Account& order, internal::ServiceAcc
 
 // ---------------------------------------------------------------- for operators
 
+absl::Status OrderExecutor::ReplaceDriverCode(std::chrono::milliseconds probation) {
+  return forks_ != nullptr ? forks_->ReplaceCode(probation) : engine_.ReplaceDriverCode(probation);
+}
+
 void OrderExecutor::Describe(internal::Description* description) {
   v1::Service* const service = description->mutable_service();
   service->set_driver_pid(getpid());
   service->set_broker_pid(engine_.broker());
   service->set_twin_pid(engine_.twin());
-  service->set_broker_release(engine_.broker_release());
-  service->set_broker_code_given_up(engine_.broker_code_given_up());
+  service->set_native(forks_ != nullptr);
+  service->set_driver_code_release(forks_ != nullptr ? forks_->code_release()
+                                                     : engine_.driver_code_release());
+  service->set_driver_code_given_up(forks_ != nullptr ? forks_->code_given_up()
+                                                      : engine_.driver_code_given_up());
   service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
                                      1e9);
   LatencyHistogram handoffs, failovers;

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -90,6 +91,7 @@ class OrderExecutor {
   void PutPolicyInForce(v1::Policy policy);
   void Account(const internal::Account& order, internal::ServiceAccounts* accounts);
   const driver::ObjectCounts& CountObjects(uint32_t grants);
+  absl::Status ReplaceDriverCode(std::chrono::milliseconds probation);
   void Describe(internal::Description* description);
   void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
 

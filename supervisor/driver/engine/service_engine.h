@@ -123,9 +123,9 @@ class ServiceEngine {
   virtual pid_t broker() const { return 0; }
   virtual pid_t twin() const { return 0; }
   // See Brokers.
-  virtual std::string broker_release() const { return ""; }
-  virtual std::string broker_code_given_up() const { return ""; }
-  virtual absl::Status ReplaceBroker(std::chrono::milliseconds /*probation*/) {
+  virtual std::string driver_code_release() const { return ""; }
+  virtual std::string driver_code_given_up() const { return ""; }
+  virtual absl::Status ReplaceDriverCode(std::chrono::milliseconds /*probation*/) {
     return absl::FailedPreconditionError(
         "this service has no broker: on its device, or as it is configured, other processes drive "
         "the queues");

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "supervisor/batond/spawn.h"
 #include "supervisor/driver/native/native_driver.h"
 #include "supervisor/driver/workers/forked_child.h"
 
@@ -33,10 +34,11 @@ struct ForkedWorker {
 // The host that baton_native_host() returns. nullptr in the driver itself.
 BatonNativeHost* HostOfThisProcess();
 
-// Forks a worker and sets `inheritance.session`. `output` becomes the worker's standard output and
+// Forks a worker, which has `code` (driver_code.h) beside its object, and sets
+// `inheritance.session`. `output` becomes the worker's standard output and
 // error. The child reports its errors as news. Errors: see ForkChild.
-absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
-                                        int output);
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, const ProgramFile& code,
+                                        NativeInheritance inheritance, int output);
 
 }  // namespace baton::driver_process
 

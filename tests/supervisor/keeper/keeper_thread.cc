@@ -35,7 +35,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   config.set_launcher(launcher_);
   config.set_keeper(harness::Binaries().Find("baton-keeper").value_or(""));
   config.set_nic(harness::Binaries().Find("baton-nic").value_or(""));
-  config.set_broker(harness::Binaries().Find("libbaton-broker.so").value_or(""));
+  config.set_driver_code(harness::Binaries().Find("libbaton-driver.so").value_or(""));
   config.set_distrust_contained_root(distrusts_contained_root_);
   v1::ServiceConfig* service = config.mutable_service();
   service->set_name("kv");

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
+#include "supervisor/batond/spawn.h"
 #include "supervisor/driver/device/nic_process.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/expectations.h"
@@ -80,11 +81,12 @@ class BrokeredEngineTest : public ::testing::Test {
     for (uint32_t i = 0; i < kShards; ++i) writers_.emplace_back(&*arena_, i);
     EngineOptions options;
     options.yield_microseconds = 1;
-    ASSERT_OK_AND_ASSIGN(engine_,
-                         BrokeredEngine::Create(
-                             &*arena_, nic_.device.get(), &listener_, options,
-                             RealBrokerForks(harness::Binaries().Find("libbaton-broker.so").value(),
-                                             [](const auto& fork) { fork(); })));
+    ASSERT_OK_AND_ASSIGN(
+        engine_,
+        BrokeredEngine::Create(
+            &*arena_, nic_.device.get(), &listener_, options,
+            RealBrokerForks(ReplaceableCode(harness::Binaries().Find("libbaton-driver.so").value()),
+                            [](const auto& fork) { fork(); })));
     engine_->Start();
     ASSERT_TRUE(Until([&] { return engine_->broker() != 0 && engine_->twin() != 0; }));
   }

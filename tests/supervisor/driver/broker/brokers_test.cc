@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -119,28 +120,42 @@ class BrokersTest : public ::testing::Test {
     Drive(all_[0]);
     ASSERT_NO_FATAL_FAILURE(Turn());
     ASSERT_OK(brokers_.Replace(kProbation));
-    EXPECT_TRUE(all_[1].dead);
     ASSERT_NO_FATAL_FAILURE(Turn());
     ASSERT_EQ(all_.size(), 3u);
     EXPECT_EQ(all_[2].code, Code::kNext);
+    EXPECT_EQ(CountLive(), 3u);
+  }
+  // The next one is ready, and so is a twin that waits behind it. The one that drives is to leave.
+  void PrepareTakeover() {
+    ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+    board_->ready[all_[2].place].store(true);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    EXPECT_TRUE(all_[1].dead);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    ASSERT_EQ(all_.size(), 4u);
+    EXPECT_EQ(all_[3].code, Code::kProven);
+    EXPECT_EQ(board_->leaves.load(), 0);
+    board_->ready[all_[3].place].store(true);
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    ASSERT_NO_FATAL_FAILURE(Turn());
+    EXPECT_EQ(board_->leaves.load(), all_[0].pid);
+    EXPECT_TRUE(brokers_.TakeLeaveAsked());
     EXPECT_FALSE(all_[0].dead);
   }
   // The next one drives, on probation, and its twin is of the former code.
   void ReplaceTheDriver() {
-    ASSERT_NO_FATAL_FAILURE(BeginReplacing());
-    board_->ready[all_[2].place].store(true);
-    ASSERT_NO_FATAL_FAILURE(Turn());
-    EXPECT_TRUE(all_[0].dead);
+    ASSERT_NO_FATAL_FAILURE(PrepareTakeover());
+    all_[0].dead = true;
     Drive(all_[2]);
     ASSERT_NO_FATAL_FAILURE(Turn());
     ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
     ASSERT_EQ(all_.size(), 4u);
-    EXPECT_EQ(all_[3].code, Code::kProven);
+    EXPECT_EQ(brokers_.twin(), all_[3].pid);
   }
   void ExpectGivenUp(const std::string& why) {
     EXPECT_EQ(forks_->code(), "given up");
     EXPECT_THAT(brokers_.code_given_up(), ::testing::HasSubstr(why));
-    EXPECT_EQ(told_.back(), "broker_code_given_up");
+    EXPECT_EQ(told_.back(), "driver_code_given_up");
     EXPECT_OK(brokers_.Replace(kProbation));  // it is over
   }
 
@@ -211,7 +226,6 @@ TEST_F(BrokersTest, shouldGiveUpWhenNoneCanBeForkedForSeconds) {
 TEST_F(BrokersTest, shouldReplaceTheBrokerAndThenItsTwin) {
   ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
   EXPECT_EQ(told_, std::vector<std::string>{"broker_replaced"});
-  EXPECT_TRUE(absl::IsAborted(brokers_.Replace(kProbation)));
   ASSERT_NO_FATAL_FAILURE(Turn(5 * kSecond));
   EXPECT_EQ(forks_->code(), "on probation");
   ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
@@ -222,17 +236,69 @@ TEST_F(BrokersTest, shouldReplaceTheBrokerAndThenItsTwin) {
   EXPECT_EQ(brokers_.driver(), all_[2].pid);
   EXPECT_EQ(brokers_.twin(), all_[4].pid);
   EXPECT_EQ(brokers_.code_given_up(), "");
+  EXPECT_EQ(told_.back(), "driver_code_proven");
+}
+
+TEST_F(BrokersTest, shouldReplaceOneAtATime) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  EXPECT_TRUE(absl::IsAborted(brokers_.Replace(kProbation)));
+}
+
+TEST_F(BrokersTest, shouldReplaceNoneOnProbation) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  EXPECT_TRUE(absl::IsAborted(brokers_.Replace(kProbation)));
+}
+
+TEST_F(BrokersTest, shouldKillOneThatDoesNotLeave) {
+  ASSERT_NO_FATAL_FAILURE(PrepareTakeover());
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_TRUE(all_[0].dead);
+}
+
+// The kernel has given the lock to the twin after all.
+TEST_F(BrokersTest, shouldHaveATwinLeaveThatHasTheLockFirst) {
+  ASSERT_NO_FATAL_FAILURE(PrepareTakeover());
+  all_[0].dead = true;
+  Drive(all_[3]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_EQ(board_->leaves.load(), all_[3].pid);
+  all_[3].dead = true;
+  Drive(all_[2]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_EQ(told_, std::vector<std::string>{"broker_replaced"});
+}
+
+// It could not read what it was sent, and another one is forked.
+TEST_F(BrokersTest, shouldNotBlameTheCodeOfABrokerThatWasSentTooMuch) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  for (int i = 0; i < 97; ++i) brokers_.Send({});
+  EXPECT_TRUE(all_[2].dead);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_EQ(forks_->code(), "on probation");
+  EXPECT_EQ(std::count_if(all_.begin(), all_.end(),
+                          [](const Forked& one) { return !one.dead && one.code == Code::kNext; }),
+            1);
+}
+
+// Its death is not known yet when the probation is over.
+TEST_F(BrokersTest, shouldNotProveTheCodeOfABrokerThatWasKilled) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  Drive(all_[3]);
+  ASSERT_NO_FATAL_FAILURE(Turn(8 * kSecond));
+  EXPECT_EQ(forks_->code(), "on probation");
+  EXPECT_FALSE(all_[3].dead);
 }
 
 TEST_F(BrokersTest, shouldLeaveTheBrokerThatDrivesIfTheNextEndsFirst) {
   ASSERT_NO_FATAL_FAILURE(BeginReplacing());
-  board_->failed[all_[2].place].Store(absl::FailedPreconditionError("it is no broker's code"));
+  board_->failed[all_[2].place].Store(absl::FailedPreconditionError("it is no code of drivers"));
   all_[2].dead = true;
   ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
   ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
   EXPECT_FALSE(all_[0].dead);
   EXPECT_EQ(Last().code, Code::kProven);
-  ExpectGivenUp("it is no broker's code");
+  ExpectGivenUp("it is no code of drivers");
 }
 
 TEST_F(BrokersTest, shouldLeaveTheBrokerThatDrivesIfTheNextIsNeverReady) {
@@ -264,15 +330,25 @@ TEST_F(BrokersTest, shouldGoBackIfTheNextHangsOnProbation) {
   EXPECT_EQ(forks_->code(), "given up");
 }
 
-// Nobody drives then but the next one, once it is ready.
-TEST_F(BrokersTest, shouldHaveTheNextDriveIfTheFormerEndsBeforeItIsReady) {
+// The twin drives until the next one is ready.
+TEST_F(BrokersTest, shouldHaveATwinIfTheFormerEndsBeforeTheNextIsReady) {
   ASSERT_NO_FATAL_FAILURE(BeginReplacing());
   all_[0].dead = true;
-  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
-  EXPECT_EQ(CountLive(), 1u);
-  Drive(all_[2]);
+  Drive(all_[1]);
   ASSERT_NO_FATAL_FAILURE(Turn());
   ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  EXPECT_EQ(brokers_.driver(), all_[1].pid);
+  EXPECT_FALSE(all_[2].dead);
+  EXPECT_EQ(all_.back().code, Code::kProven);
+  EXPECT_EQ(CountLive(), 3u);
+}
+
+// The lock has come to it by the death of the former one.
+TEST_F(BrokersTest, shouldTakeTheNextThatDrivesForReady) {
+  ASSERT_NO_FATAL_FAILURE(BeginReplacing());
+  all_[0].dead = all_[1].dead = true;
+  Drive(all_[2]);
+  for (int i = 0; i < 4; ++i) ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
   EXPECT_EQ(Last().code, Code::kProven);
   ASSERT_NO_FATAL_FAILURE(Turn(8 * kSecond));
   EXPECT_EQ(forks_->code(), "proven");

@@ -27,6 +27,7 @@
 #include "lib/native/host.h"
 #include "supervisor/driver/workers/fork_worker.h"
 #include "supervisor/driver/workers/worker_forks.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
@@ -133,8 +134,11 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
   std::unique_ptr<driver_process::NativeEngine> engine_ =
       driver_process::NativeEngine::Create(&arena_, device_.get(), &news_, {}).value();
   std::unique_ptr<driver_process::WorkerForks> forks_ =
-      driver_process::WorkerForks::Create(*engine_, config_.service().native(),
-                                          FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)))
+      driver_process::WorkerForks::Create(
+          *engine_, config_.service().native(),
+          FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+          ReplaceableCode(harness::Binaries().Find("libbaton-driver.so").value()),
+          [](std::string_view, const std::string&) {})
           .value();
   testing::InlineDriverClient driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
