@@ -66,7 +66,8 @@ class NativeCode : public harness::ClusterFixture {
         "the workers",
         [&] {
           pids.clear();
-          for (const v1::Worker& worker : Service().workers()) {
+          const v1::GetServiceResponse service = Service();
+          for (const v1::Worker& worker : service.workers()) {
             if (worker.state() == v1::WORKER_STATE_READY) pids.push_back(worker.pid());
           }
           return pids.size() == kNativeWorkers && !std::count(pids.begin(), pids.end(), dead);
