@@ -448,10 +448,9 @@ std::string DescribeDriver(const v1::Service& service, const v1::ReadProgramsRes
       stays, ": what ", next.empty() ? "another release" : absl::StrCat("release ", next),
       " changes in the work of drivers (",
       service.driver_code_release().empty() ? "driving the queues, " : "",
-      "device, memory, connecting, handoffs and the order of "
-      "heirs, "
-      "quotas, starts of native workers, baton-nic) comes only with a new driver process, and this "
-      "one's end ends the service's connections");
+      "device, memory, connecting, handoffs and the order of heirs, quotas, starts of native "
+      "workers, baton-nic) comes only with a new driver process, and this one's end ends the "
+      "service's connections");
 }
 
 absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,

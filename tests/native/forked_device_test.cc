@@ -189,7 +189,7 @@ class ForkedDevice : public ::testing::TestWithParam<Objects> {
   Side server{Open()};
   Buffer ours{client.device.get(), kBytes, kAllAccess};
   Buffer theirs{server.device.get(), kBytes, kAllAccess};
-  // Of the server's queue pair, if it is another one than that of Side.
+  // The queues of the server's queue pair, if it has others than Side makes.
   std::unique_ptr<verbs::CompletionQueue> queue;
   std::unique_ptr<verbs::SharedReceiveQueue> shared;
 };

@@ -81,6 +81,7 @@ class SimBrokers final : public driver_process::BrokerForks {
     replaces_ = true;
     return absl::OkStatus();
   }
+  bool on_probation() const override { return replaces_; }
   std::chrono::milliseconds probation() const override { return kProbation; }
   void ProveCode() override { replaces_ = false; }
   void GiveUpCode() override { replaces_ = false; }

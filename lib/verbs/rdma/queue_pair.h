@@ -16,7 +16,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> Create(DeviceCore* core,
                                                                      uint32_t entries);
-  // Of a former process's object (Device::Describe), as that of each class here.
+  // Makes an object for a described queue (Device::Describe), as that of each class here does.
   RdmaCompletionQueue(DeviceCore* core, const BatonInheritedCompletionQueue& described);
   ~RdmaCompletionQueue() override;
 

@@ -19,7 +19,7 @@ class RdmaSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaSharedReceiveQueue>> Create(
       DeviceCore* core, uint32_t entries, uint32_t max_scatter_gather);
-  // Of a former process's object (Device::Describe).
+  // Makes an object for a described queue (Device::Describe).
   RdmaSharedReceiveQueue(DeviceCore* core, const BatonInheritedSharedReceiveQueue& described)
       : core_(core),
         max_scatter_gather_(described.max_scatter_gather),

@@ -45,7 +45,7 @@ struct SoftHost {
 class SoftRegister final : public mlx5::Doorbell {
  public:
   static absl::StatusOr<std::unique_ptr<SoftRegister>> Make(SoftHost* host);
-  // Of a former process's object (Device::Describe), as that of each class here.
+  // Makes an object for a described one (Device::Describe), as that of each class here does.
   SoftRegister(SoftHost* host, const BatonInheritedCompletionQueue& described);
   ~SoftRegister() override;
   SoftRegister(const SoftRegister&) = delete;

@@ -59,10 +59,10 @@ struct BrokerBoard {
   // By place of a broker, which stores that it could drive from now on. `baton-driver` clears it
   // before it forks.
   std::array<std::atomic<bool>, kMostBrokers> ready = {};
-  // Likewise by place: the release of its code, as text that ends with a zero. It is valid once the
-  // broker is ready.
+  // The release of each broker's code, by place, as text that ends with a zero. It is valid once
+  // the broker is ready.
   std::array<char[24], kMostBrokers> releases = {};
-  // Likewise: why the broker that has ended could not drive.
+  // The reason why a broker that has ended could not drive, by place.
   std::array<BoardStatus, kMostBrokers> failed = {};
   TurnTimes times;  // `baton-driver` reads them while they change
 };

@@ -70,6 +70,7 @@ class PlacedForks final : public BrokerForks {
   absl::Status ReplaceCode(std::chrono::milliseconds probation) override {
     return code_.Replace(probation);
   }
+  bool on_probation() const override { return code_.on_probation(); }
   std::chrono::milliseconds probation() const override { return code_.probation(); }
   void ProveCode() override { code_.Prove(); }
   void GiveUpCode() override { code_.GiveUp(); }

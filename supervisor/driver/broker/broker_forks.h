@@ -33,6 +33,7 @@ class BrokerForks {
   virtual absl::Status ReplaceCode(std::chrono::milliseconds /*probation*/) {
     return absl::UnimplementedError("brokers' code");
   }
+  virtual bool on_probation() const { return false; }  // false: the code in place is the same
   virtual std::chrono::milliseconds probation() const { return {}; }
   virtual void ProveCode() {}
   virtual void GiveUpCode() {}

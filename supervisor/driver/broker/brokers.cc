@@ -23,6 +23,8 @@ constexpr uint32_t kMostUnread = 96;
 // A broker that dies sooner has done little. After so many in a row, others will not do better.
 constexpr uint64_t kEarlyNs = 20'000'000;
 constexpr uint32_t kMostEarlyDeaths = 20;
+// So long after a fork `baton-driver`'s own twin knows the broker, and goes on with it.
+constexpr uint64_t kToBeKnownNs = 200'000'000;
 // A broker that is to leave, and has not after so long, is killed.
 constexpr uint64_t kToLeaveNs = 100'000'000;
 // If there is no broker, and none could be forked for so long, the service ends, and batond starts
@@ -144,10 +146,10 @@ const Brokers::Broker* Brokers::FindNext() const {
   return next == brokers_.end() ? nullptr : &*next;
 }
 
-bool Brokers::HasReadyTwin() const {
-  return std::any_of(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
+bool Brokers::HasReadyTwin(uint64_t now) const {
+  return std::any_of(brokers_.begin(), brokers_.end(), [&](const Broker& broker) {
     return !broker.is_next && !broker.doomed && !Drives(broker) &&
-           board_->ready[broker.place].load();
+           board_->ready[broker.place].load() && now - broker.forked_ns >= kToBeKnownNs;
   });
 }
 
@@ -174,7 +176,7 @@ void Brokers::LookAtReplacement(uint64_t now) {
       return;
     case Replacement::Step::kRenewsTwin:
       if (next == nullptr) return Enter(Replacement::Step::kPrepares, now);
-      if (drives || HasReadyTwin() || now >= replacement_->until_ns) {
+      if (drives || HasReadyTwin(now) || now >= replacement_->until_ns) {
         Enter(Replacement::Step::kTakesOver, now);
       }
       return;
@@ -195,11 +197,14 @@ void Brokers::LookAtReplacement(uint64_t now) {
 }
 
 void Brokers::Enter(Replacement::Step step, uint64_t now) {
-  const uint64_t patience_ns =
-      step == Replacement::Step::kOnProbation
-          ? static_cast<uint64_t>(std::chrono::nanoseconds(forks_->probation()).count())
-          : to_be_ready_ns_;
+  uint64_t patience_ns = to_be_ready_ns_;
+  if (step == Replacement::Step::kOnProbation) {
+    patience_ns = forks_->on_probation()
+                      ? static_cast<uint64_t>(std::chrono::nanoseconds(forks_->probation()).count())
+                      : 0;
+  }
   replacement_ = {.step = step, .until_ns = now + patience_ns};
+  board_->leaves.store(0);
 }
 
 // It ends between two turns, so that nothing is in the middle.
@@ -233,6 +238,7 @@ void Brokers::ProveCode() {
 void Brokers::GiveUpCode(const std::string& why) {
   forks_->GiveUpCode();
   replacement_.reset();
+  board_->leaves.store(0);
   for (Broker& broker : brokers_) {
     if (std::exchange(broker.is_next, false) && !broker.doomed) Kill(&broker);
   }

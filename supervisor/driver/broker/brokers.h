@@ -110,7 +110,7 @@ class Brokers {
 
   absl::Status Fork();
   const Broker* FindNext() const;
-  bool HasReadyTwin() const;
+  bool HasReadyTwin(uint64_t now) const;
   void KillTwins();
   void LookAtReplacement(uint64_t now);
   void Enter(Replacement::Step step, uint64_t now);

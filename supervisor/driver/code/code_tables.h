@@ -1,5 +1,5 @@
-// What `baton-driver` hands to the code of drivers (driver_code.h). Each table describes what a
-// forked process has inherited, and is made there, after Device::AfterFork(). Its pointers are
+// The tables that `baton-driver` hands to the code of drivers (driver_code.h). Each describes what
+// a forked process has inherited, and is made there, after Device::AfterFork(). Its pointers are
 // valid as long as the table and what it was made of.
 #ifndef SUPERVISOR_DRIVER_CODE_CODE_TABLES_H_
 #define SUPERVISOR_DRIVER_CODE_CODE_TABLES_H_

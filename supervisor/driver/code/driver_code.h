@@ -5,8 +5,7 @@
  * compilers and libraries. Both are in one process, which `baton-driver` has forked. Memory that
  * the pointers lead to, and descriptors, stay as long as that process.
  *
- * BATON_DRIVER_CODE_VERSION stands for all that the two have between them: these structs,
- * BrokerBoard
+ * BATON_DRIVER_CODE_VERSION stands for all that the two have between them: these structs, the board
  * (../broker/broker_board.h), BrokerMessage (../broker/broker_message.h), the lines of
  * ../engine/news_line.h, and TurnTimes (../engine/turn_loop.h) with its LatencyHistogram. A change
  * of any of them is another version. What has versions of its own is compared, too:

@@ -60,7 +60,7 @@ WorkerForks::WorkerForks(NativeEngine& engine, const v1::NativeConfig& native,
 absl::Status WorkerForks::Open() {
   BATON_ASSIGN_OR_RETURN(lifeline_, MakePipe());
   BATON_ASSIGN_OR_RETURN(output_, MakeOutput());
-  // What a package puts in its place from now on is not used.
+  // A file that a package puts in its place from now on is not used.
   BATON_RETURN_IF_ERROR(code_.Proven().status());
   ReadCodeRelease();
   return absl::OkStatus();

@@ -59,8 +59,8 @@ class WorkerForks {
   internal::Reaped Reap(pid_t pid);
 
   // Workers that are forked from now on have the code of drivers that is in place now. It is given
-  // up if one of them ends in disorder before it has lived for `probation`, and is proven once one
-  // has.
+  // up if one of them does not attach, or crashes before it has lived for `probation`, and is
+  // proven once one has. kFailedPrecondition: the file in place is no such code.
   absl::Status ReplaceCode(std::chrono::milliseconds probation);
   // The release of the code that a worker which is forked now gets. Empty: it is not known.
   const std::string& code_release() const { return code_release_; }

@@ -62,6 +62,7 @@ class TestForks final : public BrokerForks {
     code_ = "on probation";
     return absl::OkStatus();
   }
+  bool on_probation() const override { return code_ == "on probation"; }
   std::chrono::milliseconds probation() const override { return probation_; }
   void ProveCode() override { code_ = "proven"; }
   void GiveUpCode() override { code_ = "given up"; }
@@ -137,6 +138,8 @@ class BrokersTest : public ::testing::Test {
     EXPECT_EQ(board_->leaves.load(), 0);
     board_->ready[all_[3].place].store(true);
     ASSERT_NO_FATAL_FAILURE(Turn());
+    EXPECT_EQ(board_->leaves.load(), 0);  // a `baton-driver` that follows would not know them
+    ASSERT_NO_FATAL_FAILURE(Turn(kSecond / 5));
     ASSERT_NO_FATAL_FAILURE(Turn());
     EXPECT_EQ(board_->leaves.load(), all_[0].pid);
     EXPECT_TRUE(brokers_.TakeLeaveAsked());
