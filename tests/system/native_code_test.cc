@@ -129,7 +129,7 @@ TEST_F(NativeCode, shouldBeThatBeforeAgainIfAWorkerCannotHaveTheNext) {
   EXPECT_THAT(harness::RunBaton(*cluster_, {"events", "ledger"}).out,
               HasSubstr("is no code of drivers"));
   ASSERT_OK(peer_->Settle());
-  // What tells no release is refused at once.
+  // A file that tells no release is refused at once.
   harness::InstallProgram(CodeFile(), "#!/bin/sh\nexit 3\n");
   const harness::CommandResult refused = Upgrade();
   EXPECT_EQ(refused.status, 1);

@@ -80,7 +80,7 @@ TEST(DriverCode, shouldRefuseADriverThatItDoesNotKnow) {
   BatonBrokerHost broker = {};
   broker.queues = owner.queues;
   EXPECT_THAT(code->run_broker(&broker), HasSubstr("this baton-driver (release 9.9.9) has 99"));
-  // What belongs to the table has versions of its own.
+  // The queues, the arena and others have versions of their own.
   owner.queues.version = BATON_DRIVER_CODE_VERSION;
   owner.queues.inherited_version = BATON_INHERITED_VERSION + 1;
   EXPECT_THAT(code->begin_owner(&owner), HasSubstr("or what belongs to it has another version"));
