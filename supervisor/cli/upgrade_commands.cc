@@ -360,10 +360,7 @@ void AddUpgradeCommands(CLI::App* app, Invocation* invocation) {
   upgrade->add_option("--exec", options->exec, "the new program; \"-- ARGUMENTS\" replaces its own")
       ->type_name("PATH");
   upgrade
-      ->add_flag(
-          "--baton", options->baton,
-          "replace its keeper and the code that drives its queues; without SERVICE, those of "
-          "all, control and batond")
+      ->add_flag("--baton", options->baton, "replace its keeper and driver code [all but drivers]")
       ->excludes("--exec");
   upgrade->add_option("--workers", options->workers, "how many to start [as many as are ready]")
       ->type_name("COUNT")
