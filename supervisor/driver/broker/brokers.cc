@@ -186,7 +186,7 @@ void Brokers::LookAtReplacement(uint64_t now) {
       if (next->pid != told_driver_) return;
       Enter(Replacement::Step::kOnProbation, now);
       tell_("broker_replaced",
-            absl::StrCat("process ", next->pid, " of release ", release_,
+            absl::StrCat("process ", next->pid, " of release ", release(),
                          " drives the queues since, after ", board_->took_over_ns.load() / 1000,
                          " us: connections and workers went on"));
       return;
@@ -231,7 +231,7 @@ void Brokers::ProveCode() {
   for (Broker& broker : brokers_) broker.is_next = false;
   changed_ = true;
   tell_("driver_code_proven",
-        absl::StrCat("the brokers' new code, of release ", release_, ", stays"));
+        absl::StrCat("the brokers' new code, of release ", release(), ", stays"));
 }
 
 // The twin is of the former code, or the next one forked is.
@@ -246,6 +246,15 @@ void Brokers::GiveUpCode(const std::string& why) {
   code_given_up_ = absl::StrCat("the brokers' new code is given up, because ", why,
                                 ": the code before it serves");
   tell_("driver_code_given_up", code_given_up_);
+}
+
+std::string Brokers::release() const {
+  for (const Broker& broker : brokers_) {
+    if (!Drives(broker)) continue;
+    const auto& release = board_->releases[broker.place];
+    return {release, strnlen(release, sizeof(release))};
+  }
+  return release_;
 }
 
 // ---------------------------------------------------------------- deaths
@@ -315,11 +324,7 @@ void Brokers::TellSuccession() {
   if (generation == told_generation_) return;
   const uint64_t former = std::exchange(told_generation_, generation);
   told_driver_ = board_->driver.load();
-  for (const Broker& broker : brokers_) {
-    if (broker.pid != told_driver_) continue;
-    const auto& release = board_->releases[broker.place];
-    release_ = std::string(release, strnlen(release, sizeof(release)));
-  }
+  release_ = release();
   if (former == 0) return;
   if (replacement_ && replacement_->step == Replacement::Step::kTakesOver) {
     fork_at_ns_ = nanoseconds_() + kForkAfterNs;

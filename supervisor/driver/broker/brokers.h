@@ -78,7 +78,7 @@ class Brokers {
 
   bool any_live() const { return CountLive() != 0; }
   // The release of the code that drives, or did. Empty: it is not known.
-  const std::string& release() const { return release_; }
+  std::string release() const;
   // The process that drives, and one that waits; 0: there is none.
   pid_t driver() const { return Find(/*drives=*/true); }
   pid_t twin() const { return Find(/*drives=*/false); }
@@ -147,7 +147,7 @@ class Brokers {
   BackOff pauses_;
   std::optional<Replacement> replacement_;
   std::string code_given_up_;
-  std::string release_;
+  std::string release_;  // of the last one that was seen to drive
   bool leave_asked_ = false;
   std::optional<uint64_t> asked_;  // value of BrokerBoard::told at the last Beat()
 };
