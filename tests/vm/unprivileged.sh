@@ -19,7 +19,7 @@ done
 # Where everybody may run them.
 chmod 755 "$work"
 mkdir "$work/bin"
-for program in batond baton-driver baton-keeper baton-control baton-launch ledger-v1 ledger-v2 baton-peer; do
+for program in batond baton-driver libbaton-driver.so baton-keeper baton-control baton-launch ledger-v1 ledger-v2 baton-peer; do
   cp "$BATON_BIN/$program" "$work/bin"
 done
 install -d -o "$user" -g "$user" -m 700 "$work/home"

@@ -50,4 +50,6 @@ absl::StatusOr<const BatonDriverCode*> LoadDriverCode(int descriptor) {
   return code;
 }
 
+void PreloadDriverCode(int descriptor) { (void)LoadDriverCode(descriptor); }
+
 }  // namespace baton::driver_process
