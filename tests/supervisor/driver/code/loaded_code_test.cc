@@ -11,6 +11,8 @@
 #include "lib/base/version.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/file_content.h"
+#include "tests/harness/temp_directory.h"
 
 namespace baton::driver_process {
 namespace {
@@ -59,6 +61,22 @@ TEST(DriverCode, shouldBeLoadedAndTellItsRelease) {
   ASSERT_OK_AND_ASSIGN(code, LoadOurs());
   EXPECT_STREQ(code->baton_release, kRelease);
   EXPECT_EQ(code->native_host(), nullptr);  // this is no native worker
+}
+
+// dlopen(3) would take a file of the same name for the former one.
+TEST(DriverCode, shouldBeThatOfTheFileThatIsOpen) {
+  const harness::TempDirectory directory("driver-code");
+  const std::string path = directory.File("code.so");
+  const std::string ours =
+      harness::ReadFile(harness::Binaries().Find("libbaton-driver.so").value());
+  for (const char* const release : {"0.9.1", "0.9.2", "0.9.3"}) {
+    harness::InstallProgram(path, harness::WithRelease(ours, release));
+    for (int i = 0; i < 2; ++i) {
+      const BatonDriverCode* code = nullptr;
+      ASSERT_OK_AND_ASSIGN(code, Load(path));
+      EXPECT_STREQ(code->baton_release, release);
+    }
+  }
 }
 
 TEST(DriverCode, shouldRefuseFilesThatAreNone) {
