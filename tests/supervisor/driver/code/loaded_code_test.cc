@@ -65,7 +65,7 @@ TEST(DriverCode, shouldBeLoadedAndTellItsRelease) {
 
 // dlopen(3) would take a file of the same name for the former one.
 TEST(DriverCode, shouldBeThatOfTheFileThatIsOpen) {
-  const harness::TempDirectory directory("driver-code");
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   const std::string path = directory.File("code.so");
   const std::string ours =
       harness::ReadFile(harness::Binaries().Find("libbaton-driver.so").value());
