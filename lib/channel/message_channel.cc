@@ -424,8 +424,11 @@ absl::Status MessageChannel::Fill() {
         (takes_ == Takes::kAny ? CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors) : 0) +
         (awaited_sender_ != 0 ? CMSG_SPACE(sizeof(ucred)) : 0);
     PassedDescriptor passed;
-    const ssize_t got = Read(&header, &passed);
+    ssize_t got = Read(&header, &passed);
     const int error = errno;
+    // The other side has closed the socket and left something unread, and all that it had sent is
+    // read (unix_stream_read_generic of the kernel).
+    if (got < 0 && error == ECONNRESET) got = 0;
     input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
     if (got < 0) {
       if (error == EINTR) continue;

@@ -488,6 +488,16 @@ TEST_F(MessageChannelTest, shouldStillDeliverWhatCameBeforeTheEnd) {
   EXPECT_EQ(there->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
 }
 
+// The kernel tells it otherwise then.
+TEST_F(MessageChannelTest, shouldSayThatTheOtherSideHasClosedWithSomethingUnread) {
+  ASSERT_TRUE(there->Send(Message("unread")).ok());
+  ASSERT_TRUE(here->Send(Message("last")).ok());
+  here.reset();
+  ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+  EXPECT_EQ(received.token(), "last");
+  EXPECT_EQ(there->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(MessageChannelTest, shouldGiveUpWaitingAtTheDeadline) {
   EXPECT_EQ(here->Receive(&received, 0).code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(there->Send(Message("later")).ok());
