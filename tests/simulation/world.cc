@@ -759,6 +759,10 @@ void World::OnEvent(std::string_view kind, const std::string& message, uint64_t 
                 : kind == "ownership_ended" ? "event: ownership ended"
                                             : "event",
                 worker_id, static_cast<uint64_t>(shard), static_cast<uint64_t>(connection));
+  const bool names_worker = kind == "worker_fenced" || kind == "ownership_ended";
+  if (names_worker && (worker_id == 0 || worker_id > processes_.size())) {
+    return context_.Break(absl::StrCat("an event of kind ", std::string(kind), " names no worker"));
+  }
   if (kind == "worker_fenced" && !processes_[worker_id - 1]->hostile) {
     context_.Break(absl::StrCat("P7: a correct worker was fenced: ", message));
   }
