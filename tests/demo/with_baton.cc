@@ -324,12 +324,9 @@ class Act {
     });
   }
 
-  // `baton upgrade --baton` does the same, one after the other. The files in their places stay.
+  // `baton upgrade --baton` does the same. The program in the keeper's place stays.
   absl::Status UpgradeBaton(uint32_t) {
-    return EndKeeper(EventKind::kBatonUpgrade, [this](const v1::Service& service) -> absl::Status {
-      if (!service.driver_code_release().empty()) {
-        BATON_RETURN_IF_ERROR(cluster_->operators().ReplaceDriverCode(service.name()));
-      }
+    return EndKeeper(EventKind::kBatonUpgrade, [this](const v1::Service& service) {
       return cluster_->operators().ReplaceKeeper(service.name()).status();
     });
   }
