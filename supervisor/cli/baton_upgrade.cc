@@ -71,19 +71,25 @@ absl::Status CheckServes(const v1::Service& service) {
   return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
 }
 
-// Returns the service as the keeper that follows process `former` describes it.
+// Returns the service once another process than `former` is its keeper or broker (`kind`).
+// `check`: whether the former one was gone back to.
 absl::StatusOr<v1::Service> AwaitNext(Invocation* invocation, const std::string& name,
-                                      int32_t former) {
-  const Progress progress(invocation, absl::StrCat("replacing the keeper of ", name),
-                          "the next keeper to serve");
+                                      const char* kind, int32_t former,
+                                      int32_t (v1::Service::*pid_of)() const,
+                                      absl::Status (*check)(const v1::Service&)) {
+  const Progress progress(invocation, absl::StrCat("replacing the ", kind, " of ", name),
+                          absl::StrCat("the next ", kind, " to serve"));
   const Clock::time_point deadline = Clock::now() + kFollowTimeout;
   for (;;) {
     absl::StatusOr<v1::Service> service = LookAtService(invocation, name);
-    if (service.ok() && service->keeper_pid() != former) return service;
-    if (service.ok()) BATON_RETURN_IF_ERROR(CheckServes(*service));
+    if (service.ok()) {
+      const int32_t pid = (*service.*pid_of)();
+      if (pid != 0 && pid != former) return service;
+      BATON_RETURN_IF_ERROR(check(*service));
+    }
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "no other keeper of service ", name, " serves after ", kFollowTimeout.count(),
+          "no other ", kind, " of service ", name, " serves after ", kFollowTimeout.count(),
           " s; connections and workers go on: see the log, and `baton events ", name, "`"));
     }
     std::this_thread::sleep_for(kReplacementLookInterval);
@@ -129,7 +135,8 @@ absl::StatusOr<std::optional<Replaced>> ReplaceKeeper(Invocation* invocation,
   BATON_ASSIGN_OR_RETURN(const v1::ReplaceKeeperResponse response,
                          invocation->Ask(&Operator::ReplaceKeeper, request));
   BATON_ASSIGN_OR_RETURN(const v1::Service next,
-                         AwaitNext(invocation, name, response.keeper_pid()));
+                         AwaitNext(invocation, name, "keeper", response.keeper_pid(),
+                                   &v1::Service::keeper_pid, CheckServes));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
   return Replaced{before, next};
 }
@@ -148,28 +155,6 @@ absl::Status CheckDrives(const v1::Service& service) {
   const std::string& why = service.driver_code_given_up();
   if (why.empty()) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
-}
-
-// Returns the service once another broker than that of `former` drives, which serves as long as the
-// next one gets ready.
-absl::StatusOr<v1::Service> AwaitNextBroker(Invocation* invocation, const v1::Service& former) {
-  const Progress progress(invocation, absl::StrCat("replacing the broker of ", former.name()),
-                          "the next broker to drive");
-  const Clock::time_point deadline = Clock::now() + kFollowTimeout;
-  for (;;) {
-    const absl::StatusOr<v1::Service> service = LookAtService(invocation, former.name());
-    if (service.ok()) {
-      BATON_RETURN_IF_ERROR(CheckDrives(*service));
-      const int32_t drives = service->broker_pid();
-      if (drives != 0 && drives != former.broker_pid()) return service;
-    }
-    if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "no other broker of service ", former.name(), " drives after ", kFollowTimeout.count(),
-          " s; connections and workers go on: see `baton events ", former.name(), "`"));
-    }
-    std::this_thread::sleep_for(kReplacementLookInterval);
-  }
 }
 
 absl::Status CheckDrivesOn(const v1::Service& next, const v1::Service& now) {
@@ -225,7 +210,10 @@ absl::StatusOr<std::optional<Replaced>> ReplaceDriverCode(Invocation* invocation
     BATON_RETURN_IF_ERROR(TellNextWorkers(invocation, before));
     return std::nullopt;
   }
-  BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNextBroker(invocation, before));
+  BATON_ASSIGN_OR_RETURN(const v1::Service next,
+                         AwaitNext(invocation, name, "broker", before.broker_pid(),
+                                   &v1::Service::broker_pid, CheckDrives));
+  BATON_RETURN_IF_ERROR(CheckDrives(next));
   return Replaced{before, next};
 }
 

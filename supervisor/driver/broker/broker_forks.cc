@@ -61,7 +61,7 @@ class PlacedForks final : public BrokerForks {
   absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code which) override {
     BATON_ASSIGN_OR_RETURN(const ProgramFile code,
                            which == Code::kNext ? code_.ToRun() : code_.Proven());
-    if (which == Code::kProven) PreloadDriverCode(code.descriptor());
+    if (which == Code::kProven) (void)LoadDriverCode(code.descriptor());
     absl::StatusOr<ForkedChild> child = absl::UnknownError("");
     place_([&] { child = ForkChild([&] { RunBroker(std::move(inheritance), code); }); });
     return child;

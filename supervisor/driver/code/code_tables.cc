@@ -8,6 +8,24 @@
 #include "lib/native/host.h"
 
 namespace baton::driver_process {
+namespace {
+
+// Describes what a broker and a native worker inherit under the same names.
+template <typename Inheritance>
+absl::Status DescribeQueues(const Inheritance& from, int host_wake, const ServiceOptions& settings,
+                            QueuesTable* table, BatonInheritedQueues* described) {
+  BATON_RETURN_IF_ERROR(
+      table->Describe(*from.arena, *from.device, *from.pool, *from.objects, described));
+  described->lifeline = from.lifeline;
+  described->news = from.news;
+  described->host_wake = host_wake;
+  described->outside_effects = settings.outside_effects ? 1 : 0;
+  described->realtime_priority = static_cast<uint32_t>(settings.realtime_priority);
+  described->poison_deaths = settings.poison_deaths;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status QueuesTable::Describe(const arena::Arena& arena, const verbs::Device& device,
                                    const native::QueuePairPool& pool,
@@ -48,16 +66,9 @@ absl::Status QueuesTable::Describe(const arena::Arena& arena, const verbs::Devic
 absl::StatusOr<BrokerTable> BrokerTable::Of(const BrokerInheritance& inheritance) {
   BrokerTable table;
   BatonBrokerHost& host = table.host_;
-  BATON_RETURN_IF_ERROR(table.queues_.Describe(*inheritance.arena, *inheritance.device,
-                                               *inheritance.pool, *inheritance.objects,
-                                               &host.queues));
   const EngineOptions& options = inheritance.options;
-  host.queues.lifeline = inheritance.lifeline;
-  host.queues.news = inheritance.news;
-  host.queues.host_wake = inheritance.host_wake;
-  host.queues.outside_effects = options.outside_effects ? 1 : 0;
-  host.queues.realtime_priority = static_cast<uint32_t>(options.realtime_priority);
-  host.queues.poison_deaths = options.poison_deaths;
+  BATON_RETURN_IF_ERROR(
+      DescribeQueues(inheritance, inheritance.host_wake, options, &table.queues_, &host.queues));
   for (uint32_t slot = 0; slot < inheritance.watched.size(); ++slot) {
     const WatchedWorker& watched = inheritance.watched[slot];
     table.workers_.push_back({watched.id, watched.process, inheritance.wakes->descriptor(slot)});
@@ -77,15 +88,10 @@ absl::StatusOr<BrokerTable> BrokerTable::Of(const BrokerInheritance& inheritance
 absl::StatusOr<OwnerTable> OwnerTable::Of(const NativeInheritance& inheritance) {
   OwnerTable table;
   BatonOwnerHost& host = table.host_;
-  BATON_RETURN_IF_ERROR(table.queues_.Describe(*inheritance.arena, *inheritance.device,
-                                               *inheritance.pool, *inheritance.objects,
-                                               &host.queues));
-  host.queues.lifeline = inheritance.lifeline;
-  host.queues.news = inheritance.news;
-  host.queues.host_wake = inheritance.driver_wake;
-  host.queues.outside_effects = inheritance.outside_effects ? 1 : 0;
-  host.queues.realtime_priority = static_cast<uint32_t>(inheritance.realtime_priority);
-  host.queues.poison_deaths = inheritance.poison_deaths;
+  const ServiceOptions settings = {inheritance.outside_effects, inheritance.realtime_priority,
+                                   inheritance.poison_deaths};
+  BATON_RETURN_IF_ERROR(
+      DescribeQueues(inheritance, inheritance.driver_wake, settings, &table.queues_, &host.queues));
   table.wakes_.assign(inheritance.wakes.begin(), inheritance.wakes.end());
   host.wakes = table.wakes_.data();
   host.worker_count = static_cast<uint32_t>(table.wakes_.size());

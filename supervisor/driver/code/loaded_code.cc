@@ -81,6 +81,4 @@ absl::StatusOr<const BatonDriverCode*> LoadDriverCode(int descriptor) {
   return code;
 }
 
-void PreloadDriverCode(int descriptor) { (void)LoadDriverCode(descriptor); }
-
 }  // namespace baton::driver_process

@@ -9,12 +9,11 @@ namespace baton::driver_process {
 
 // Loads the open file, unless the process has it, or had it before it was forked. An error says why
 // the file cannot be used.
+//
+// `baton-driver` itself loads code that is proven, so that no fork has to load it and the twenty
+// libraries that it needs, which takes 15 to 30 ms. It ignores an error, which each fork meets,
+// too. Code that is on probation is loaded in forks alone.
 absl::StatusOr<const BatonDriverCode*> LoadDriverCode(int descriptor);
-
-// `baton-driver` calls this for code that is proven, so that no fork has to load it and the twenty
-// libraries that it needs: that takes 15 to 30 ms. Code that is on probation is loaded in forks
-// alone. An error is ignored: each fork meets it, too.
-void PreloadDriverCode(int descriptor);
 
 }  // namespace baton::driver_process
 

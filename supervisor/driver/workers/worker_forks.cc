@@ -93,7 +93,7 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   inheritance.lifeline = lifeline_.reading.get();
   inheritance.presence = presence_.get();
   BATON_ASSIGN_OR_RETURN(const ProgramFile code, code_.ToRun());
-  if (!code_.on_probation()) PreloadDriverCode(code.descriptor());
+  if (!code_.on_probation()) (void)LoadDriverCode(code.descriptor());
   BATON_ASSIGN_OR_RETURN(ForkedWorker worker,
                          ForkWorker(program, code, std::move(inheritance), output_.writing.get()));
   Process& process = processes_.emplace_back();
