@@ -165,7 +165,11 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
     // The upgrade is being undone, and has waited only for this.
     return Return(status.detail());
   }
-  if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
+  if (!result.status.ok()) {
+    // OnGone() says how a worker has ended, which says more than that it took no shard.
+    if (workers_.IsAnyNewEnding()) return;
+    return Return(std::string(MessageOf(result.status)));
+  }
   const bool all = transfer_.BeginWindow();
   record_.AddEvent(
       all ? "upgrade_handed_over" : "upgrade_canary",
