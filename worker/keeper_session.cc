@@ -1,6 +1,7 @@
 #include "worker/keeper_session.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <optional>
@@ -21,6 +22,7 @@ constexpr uint64_t kMillisecondNs = 1'000'000;
 // How often a caller that must not block looks whether another thread's request is over.
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
+constexpr int kDetachAgainMs = 5;
 constexpr size_t kAttemptBytes = 16;
 // Attach gives up after as many deaths: keepers may be dying of its request.
 constexpr int kMostDeaths = 3;
@@ -443,7 +445,13 @@ absl::Status KeeperSession::TakeOver(absl::Span<const uint32_t> shards) {
 absl::Status KeeperSession::Detach() {
   internal::WorkerRequest request;
   request.mutable_detach();
-  return Ask(request).status();
+  const uint64_t deadline_ns = MonotonicNanoseconds() + ReplyTimeoutNs();
+  for (;;) {
+    absl::Status detached = Ask(request).status();
+    const bool later = absl::IsUnavailable(detached) && tie_ == Tie::kUp;
+    if (!later || MonotonicNanoseconds() >= deadline_ns) return detached;
+    poll(nullptr, 0, kDetachAgainMs);
+  }
 }
 
 absl::StatusOr<std::string> KeeperSession::NewToken() {

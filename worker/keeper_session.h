@@ -91,6 +91,8 @@ class KeeperSession {
                                             std::vector<FileDescriptor>* descriptors);
   absl::Status SetReady();
   absl::Status TakeOver(absl::Span<const uint32_t> shards);
+  // Asks again while what drives the queues has not let go of the worker, for the time of one
+  // reply.
   absl::Status Detach();
   absl::StatusOr<std::string> NewToken();
   absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port);

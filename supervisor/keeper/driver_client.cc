@@ -64,11 +64,14 @@ void DriverClient::ChangeWorker(uint32_t slot, uint64_t id, Change::Change chang
   (void)Execute(order);
 }
 
-bool DriverClient::Detach(uint32_t slot, uint64_t id) {
+absl::Status DriverClient::Detach(uint32_t slot, uint64_t id) {
   internal::DriverOrder order;
   order.mutable_detach_worker()->mutable_worker()->set_slot(slot);
   order.mutable_detach_worker()->mutable_worker()->set_id(id);
-  return Execute(order).yes();
+  const internal::DriverAnswer answer = Execute(order);
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
+  if (answer.yes()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the worker was fenced and is being killed");
 }
 
 bool DriverClient::Retire(const Workers& workers) {

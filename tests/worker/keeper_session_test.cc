@@ -394,6 +394,18 @@ TEST_F(SilentKeeperTest, shouldBeToldOfTheEnd) {
   EXPECT_TRUE(Next().has_detach());
 }
 
+// What drives the queues has not let go of the worker in time.
+TEST_F(SilentKeeperTest, shouldBeToldOfTheEndAgain) {
+  internal::WorkerReply later;
+  later.set_status_code(static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(keeper->Send(later), absl::OkStatus());
+  EXPECT_EQ(keeper->Send(internal::WorkerReply()), absl::OkStatus());
+  EXPECT_EQ(session->Detach(), absl::OkStatus());
+  EXPECT_TRUE(Next().has_detach());
+  EXPECT_TRUE(Next().has_detach());
+  ExpectNoRequest();
+}
+
 // The driver executes a request once, so the next keeper says what has become of it.
 TEST_F(SilentKeeperTest, shouldBeFollowedByOneThatIsAskedAgain) {
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();

@@ -92,8 +92,7 @@ absl::Status OrderExecutor::ExecuteOnWorkers(const internal::DriverOrder& order,
       ChangeWorker(order.change_worker());
       return absl::OkStatus();
     case DriverOrder::kDetachWorker:
-      answer->set_yes(Detach(order.detach_worker().worker()));
-      return absl::OkStatus();
+      return Detach(order.detach_worker().worker(), answer);
     case DriverOrder::kRetireWorkers:
       answer->set_yes(Retire(order.retire_workers()));
       return absl::OkStatus();
@@ -282,14 +281,20 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
   }
 }
 
-bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
+absl::Status OrderExecutor::Detach(const internal::WorkerPlace& worker,
+                                   internal::DriverAnswer* answer) {
   Succession& succession = engine_.succession();
-  if (succession.IsFenced(worker.slot())) return false;  // what it says is not believed
+  if (succession.IsFenced(worker.slot())) return absl::OkStatus();  // what it says is not believed
   succession.WorkerEnded(worker.slot(), worker.id(), "detached");
+  if (!succession.Settle()) {
+    return absl::UnavailableError(
+        "what drives the queues has not let go of the worker yet: try again soon");
+  }
   // Drivers elsewhere may have fenced it meanwhile.
-  if (!succession.Settle() || succession.IsFenced(worker.slot())) return false;
+  if (succession.IsFenced(worker.slot())) return absl::OkStatus();
   succession.WorkerDead(worker.slot(), worker.id());
-  return true;
+  answer->set_yes(true);
+  return absl::OkStatus();
 }
 
 bool OrderExecutor::Retire(const internal::RetireWorkers& order) {

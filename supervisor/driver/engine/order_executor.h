@@ -75,7 +75,7 @@ class OrderExecutor {
   absl::Status AddWorker(const internal::AddWorker& worker,
                          std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);
-  bool Detach(const internal::WorkerPlace& worker);
+  absl::Status Detach(const internal::WorkerPlace& worker, internal::DriverAnswer* answer);
   bool Retire(const internal::RetireWorkers& order);
   bool Promote(const internal::PromoteWorkers& order);
   void HandOver(const internal::HandOver& order);

@@ -21,10 +21,11 @@ void WorkerEnds::Watch(const SessionPtr& session) {
 
 // The worker has released its shards and writes no more: it is as good as dead.
 absl::Status WorkerEnds::Detach(const SessionPtr& session) {
-  if (!parts_.driver.Detach(session->slot, session->id)) {
-    (void)Signal(*session,
-                 SIGKILL);  // it is not believed, or its shards cannot be taken from it now
-    return absl::FailedPreconditionError("the worker was fenced and is being killed");
+  const absl::Status let_go = parts_.driver.Detach(session->slot, session->id);
+  if (absl::IsUnavailable(let_go)) return let_go;  // the worker asks again
+  if (!let_go.ok()) {
+    (void)Signal(*session, SIGKILL);  // it is not believed
+    return let_go;
   }
   session->detached = true;
   parts_.places.Leave(session);

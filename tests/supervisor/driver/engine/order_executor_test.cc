@@ -72,6 +72,33 @@ class OrderExecutorTest : public ::testing::Test {
   const FileDescriptor event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
+// They need more than one look to let go of a worker.
+class BusyDrivers final : public ShardDrivers {
+ public:
+  bool heirs_claim() const override { return true; }
+  void OnHeir(uint32_t, uint32_t) override {}
+  std::string Give(uint32_t, uint32_t) override { return ""; }
+  void OnEnded() override {}
+  bool Settle() override { return --looks_left < 0; }
+  void OnDead(uint32_t) override {}
+
+  int looks_left = 0;
+};
+
+// A worker that ends in order is not killed because something was busy.
+TEST_F(OrderExecutorTest, shouldDetachAWorkerThatAsksAgain) {
+  BusyDrivers drivers;
+  engine.succession().SetDrivers(&drivers);
+  engine.succession().AddWorker(0, kWorker, CopyOf(event.get()), {}, Standing::kFirst);
+  drivers.looks_left = 2;
+  EXPECT_EQ(driver_client.Detach(0, kWorker).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(driver_client.Detach(0, kWorker).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(engine.dead, IsEmpty());
+  EXPECT_EQ(driver_client.Detach(0, kWorker), absl::OkStatus());
+  EXPECT_THAT(engine.dead, ::testing::ElementsAre(kWorker));
+  engine.succession().SetDrivers(nullptr);
+}
+
 TEST_F(OrderExecutorTest, shouldListenOnceForARequestThatIsSentAgain) {
   engine.listens = true;
   const verbs::Address any = {"127.0.0.1", 0};
