@@ -271,15 +271,14 @@ class Act {
   // Until the next broker drives and has a twin.
   absl::Status KillDriver(uint32_t) {
     v1::Service before;
-    const auto has_both = [&] {
-      const auto now = cluster_->operators().GetStatus();
-      if (!now.ok() || now->services_size() != 1) return false;
-      const v1::Service& service = now->services(0);
-      if (service.twin_pid() == 0 || service.broker_pid() == before.broker_pid()) return false;
-      before = service;
-      return true;
+    const auto now = [&] {
+      const auto status = cluster_->operators().GetStatus();
+      return status.ok() && status->services_size() == 1 ? status->services(0) : v1::Service();
     };
-    BATON_RETURN_IF_ERROR(harness::WaitUntil("a broker and its twin", has_both));
+    BATON_RETURN_IF_ERROR(harness::WaitUntil("a broker and its twin", [&] {
+      before = now();
+      return before.broker_pid() != 0 && before.twin_pid() != 0;
+    }));
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kDriverKill, AnsweredBy(workers_->owner().version()),
@@ -287,7 +286,10 @@ class Act {
           if (kill(before.broker_pid(), SIGKILL) != 0) {
             return ErrnoStatus(errno, "cannot kill the broker");
           }
-          return harness::WaitUntil("the next broker", has_both);
+          return harness::WaitUntil("the next broker", [&] {
+            const pid_t broker = now().broker_pid();
+            return broker != 0 && broker != before.broker_pid();
+          });
         },
         progress_, &result_->events));
     return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
