@@ -58,6 +58,8 @@ absl::Status BrokerProcess::Run() {
   // Otherwise the processor on which it dies would have nothing for its successor meanwhile.
   // Without it the kernel unmaps as usual.
   (void)native::StartUnmapper(/*kept=*/-1);
+  // Peers would wait for the start of its thread, too.
+  StartWatcher();
   const int priority = inheritance_.options.realtime_priority;
   const absl::Status hurries = priority > 0 ? UseRealtimePriority(priority) : absl::OkStatus();
   std::strncpy(board().releases[inheritance_.place], kRelease,
@@ -94,7 +96,7 @@ absl::Status BrokerProcess::TakeOver() {
   board().generation.fetch_add(1);
   BATON_CRASH_POINT("broker-follows");
   TellChanges();
-  StartWatcher();
+  drives_ = true;
   for (uint32_t slot = 0; slot < inheritance_.watched.size(); ++slot) {
     Watch(slot, inheritance_.watched[slot]);
   }
@@ -234,10 +236,10 @@ void BrokerProcess::StartWatcher() {
   }
 }
 
-// Before it has taken over, it only remembers whom to watch.
+// Before it drives, it only remembers whom to watch: the kernel wakes one watcher of a death.
 void BrokerProcess::Watch(uint32_t slot, const WatchedWorker& worker) {
   inheritance_.watched[slot] = worker;
-  if (!watcher_) return;
+  if (!watcher_ || !drives_) return;
   worker.id == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, worker.id, worker.process);
 }
 

@@ -132,8 +132,9 @@ class BrokerProcess final : private driver::DriverObserver, private EngineListen
   Broker broker_;
   uint64_t seen_ = ~uint64_t{0};  // value of BrokerBoard::told of which all is carried out
   std::pair<uint32_t, uint32_t> post_rates_;  // in force: of the service, of a worker
-  bool noticed_ = true;                       // the driver may have notices
-  bool slept_ = true;                         // the device's descriptors may be readable
+  bool drives_ = false;
+  bool noticed_ = true;  // the driver may have notices
+  bool slept_ = true;    // the device's descriptors may be readable
   const std::atomic<bool> never_{false};
   // The watcher's thread stores them: by slot, the worker that is dead; 0: none.
   std::array<std::atomic<uint64_t>, arena::kMaxWorkers> dead_ = {};

@@ -85,9 +85,16 @@ absl::Status Brokers::Fork() {
 bool Brokers::Drives(const Broker& broker) const { return broker.pid == board_->driver.load(); }
 
 // Those that are killed and have not ended yet do not count.
-pid_t Brokers::Find(bool drives) const {
-  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [&](const Broker& broker) {
-    return !broker.doomed && Drives(broker) == drives;
+pid_t Brokers::driver() const {
+  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
+    return !broker.doomed && Drives(broker);
+  });
+  return found == brokers_.end() ? 0 : found->pid;
+}
+
+pid_t Brokers::twin() const {
+  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
+    return !broker.doomed && !Drives(broker) && board_->ready[broker.place].load();
   });
   return found == brokers_.end() ? 0 : found->pid;
 }
@@ -312,6 +319,7 @@ void Brokers::OnDeath(const Broker& broker, const std::string& how) {
     pauses_.Reset();
   }
   const absl::Status failed = board_->failed[broker.place].Load();
+  last_dead_ = broker.pid;
   last_end_ =
       absl::StrCat("(process ", broker.pid, ") ", how, failed.ok() ? "" : ": ", failed.message());
   if (broker.is_next) GiveUpCode(absl::StrCat("its broker ", last_end_));
@@ -323,7 +331,7 @@ void Brokers::TellSuccession() {
   const uint64_t generation = board_->generation.load();
   if (generation == told_generation_) return;
   const uint64_t former = std::exchange(told_generation_, generation);
-  told_driver_ = board_->driver.load();
+  const pid_t predecessor = std::exchange(told_driver_, board_->driver.load());
   release_ = release();
   if (former == 0) return;
   if (replacement_ && replacement_->step == Replacement::Step::kTakesOver) {
@@ -333,8 +341,9 @@ void Brokers::TellSuccession() {
   early_deaths_ += static_cast<uint32_t>(generation - former - 1);
   fork_at_ns_ = nanoseconds_() + kForkAfterNs;
   tell_("broker_followed",
-        absl::StrCat("a broker has died", last_end_.empty() ? "" : absl::StrCat(": ", last_end_),
-                     "; process ", board_->driver.load(), " drives the queues since, after ",
+        absl::StrCat("a broker has died: ",
+                     last_dead_ == predecessor ? last_end_ : absl::StrCat("process ", predecessor),
+                     "; process ", told_driver_, " drives the queues since, after ",
                      board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
 }
 

@@ -79,9 +79,9 @@ class Brokers {
   bool any_live() const { return CountLive() != 0; }
   // The release of the code that drives, or did. Empty: it is not known.
   std::string release() const;
-  // The process that drives, and one that waits; 0: there is none.
-  pid_t driver() const { return Find(/*drives=*/true); }
-  pid_t twin() const { return Find(/*drives=*/false); }
+  // The process that drives, and one that could at once; 0: there is none.
+  pid_t driver() const;
+  pid_t twin() const;
 
  private:
   struct Broker {
@@ -124,7 +124,6 @@ class Brokers {
   void OnDeath(const Broker& broker, const std::string& how);
   void TellSuccession();
   bool Drives(const Broker& broker) const;
-  pid_t Find(bool drives) const;
   size_t CountLive() const;
 
   BrokerBoard* const board_;
@@ -140,7 +139,8 @@ class Brokers {
   pid_t told_driver_ = 0;          // that has taken over completely
   absl::Status last_refusal_;      // of a fork
   uint64_t refused_since_ns_ = 0;  // forks are, while there is no broker; 0: they are not
-  std::string last_end_;           // of the broker that drove last
+  pid_t last_dead_ = 0;            // of brokers
+  std::string last_end_;           // how it has ended
   uint32_t early_deaths_ = 0;      // in a row
   uint64_t fork_at_ns_ = 0;        // a twin, not before
   uint64_t fork_again_ns_ = 0;     // any, not before: the last one failed

@@ -165,13 +165,16 @@ class BrokersTest : public ::testing::Test {
   uint64_t now_ = kSecond;
   bool refuses_ = false;
   std::vector<Forked> all_;
-  std::vector<std::string> told_;
+  std::vector<std::string> told_, messages_;  // events: their kinds, and what they say
   TestForks* forks_ = nullptr;
   SharedBoard board_ = SharedBoard::Make().value();
   Brokers brokers_{board_.get(),
                    std::unique_ptr<TestForks>(forks_ = new TestForks(&all_, &refuses_)),
                    [] { return BrokerInheritance(); },
-                   [this](std::string_view kind, const std::string&) { told_.emplace_back(kind); },
+                   [this](std::string_view kind, const std::string& message) {
+                     told_.emplace_back(kind);
+                     messages_.push_back(message);
+                   },
                    [this] { return now_; },
                    30 * kSecond};
 };
@@ -199,6 +202,23 @@ TEST_F(BrokersTest, shouldKillTheOneThatDrivesAndHangs) {
   Drive(all_[0]);
   EXPECT_EQ(Beats(2), all_[0].pid);
   EXPECT_EQ(CountLive(), 1u);
+}
+
+// Its successor may drive before its end is known.
+TEST_F(BrokersTest, shouldSayWhichBrokerHasDied) {
+  Drive(all_[0]);
+  all_[1].dead = true;
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  ASSERT_EQ(all_.size(), 3u);
+  Drive(all_[2]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_THAT(messages_.back(), ::testing::HasSubstr("has died: process 1; process 3 drives"));
+  all_[0].dead = all_[2].dead = true;
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  Drive(Last());
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_THAT(messages_.back(), ::testing::HasSubstr("has died: (process 3) was killed"));
 }
 
 // The host was stopped itself, and has not tried.
@@ -237,6 +257,8 @@ TEST_F(BrokersTest, shouldReplaceTheBrokerAndThenItsTwin) {
   EXPECT_TRUE(all_[3].dead);
   ASSERT_EQ(all_.size(), 5u);
   EXPECT_EQ(brokers_.driver(), all_[2].pid);
+  EXPECT_EQ(brokers_.twin(), 0);  // it is not ready yet
+  board_->ready[all_[4].place].store(true);
   EXPECT_EQ(brokers_.twin(), all_[4].pid);
   EXPECT_EQ(brokers_.code_given_up(), "");
   EXPECT_EQ(told_.back(), "driver_code_proven");
