@@ -182,6 +182,12 @@ bar-broker-deaths() {
     --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*AtRandomMoments' //tests/system:broker_death_test
 }
 
+# 100 brokers, and 100 baton-drivers, die in a row: what follows has no descriptor, process or memory more than before.
+bar-deaths-in-a-row() {
+  run_test --test_timeout=3600 --test_env=BATON_BROKER_DEATHS=100 --test_env=BATON_DRIVER_DEATHS=100 \
+    --test_filter='*shouldNotGrowWithDeaths' //tests/system:{broker,driver}_death_test
+}
+
 # 2,000 times baton-driver dies at a random moment under checked load, some with the owner of all shards, while peers come
 # and go. BATON_DEATHS (2000), BATON_SEED (any).
 bar-driver-deaths() {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <thread>
@@ -127,6 +128,19 @@ TEST_F(DriverDeath, shouldEndConnectionsWhereTheTwinDiesWithIt) {
   ASSERT_OK(result);
   EXPECT_GT(result->Count("disconnects"), 0u);
   EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
+}
+
+// What forks has one thread, and its own memory is small beside the arena.
+TEST_F(DriverDeath, shouldStayWithinItsBudget) {
+  constexpr uint64_t kMostKilobytes = 4096;
+  ClusterOptions options;
+  options.max_connections = 256;
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  for (const pid_t process : {driver_, TwinOf(driver_)}) {
+    EXPECT_EQ(harness::StatusOf(process, "Threads"), "1");
+    const std::string own = harness::StatusOf(process, "RssAnon");
+    EXPECT_LE(std::strtoull(own.c_str(), nullptr, 10), kMostKilobytes) << own;
+  }
 }
 
 TEST_F(DriverDeath, shouldNotGrowWithDeaths) {
