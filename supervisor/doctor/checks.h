@@ -103,7 +103,7 @@ void CheckKernel(const View& view, Report& report);
 void CheckModules(const View& view, Report& report);
 void CheckNoDevice(const View& view, Report& report);
 void CheckNamespaces(const View& view, Report& report);
-void CheckLibraries(const View& view, Report& report);
+void CheckLibrary(const View& view, Report& report);
 // devices.cc
 void CheckNodes(const View& view, Report& report);
 void CheckGroup(const View& view, Report& report);

@@ -134,7 +134,7 @@ v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
   if (view.devices.empty()) {
     CheckNoDevice(view, report);
   } else {
-    run({CheckModules, CheckLibraries, CheckGroup, CheckNodes, CheckDevices, CheckLockedMemory});
+    run({CheckModules, CheckLibrary, CheckGroup, CheckNodes, CheckDevices, CheckLockedMemory});
   }
   run({CheckNetworks, CheckServices, CheckPlacement, CheckDescriptors, CheckMemory, CheckHugePages,
        CheckPagesOfThePool, CheckSharedMemory, CheckControlGroup, CheckClock, CheckStateDirectory,

@@ -25,11 +25,6 @@ struct InterfaceAddress {
   std::string address;  // in inet_ntop's form
 };
 
-struct Library {
-  std::string name;  // "libibverbs"
-  std::string file;  // "libibverbs.so.1.14.44.0"
-};
-
 // The user as which batond is going to run.
 struct Identity {
   std::string name;
@@ -66,7 +61,8 @@ class Machine {
   virtual std::vector<std::string> VerbsDevices() const = 0;
   virtual absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
                                                      uint32_t port) const = 0;
-  virtual std::vector<Library> Libraries() const = 0;
+  // Returns the file of libibverbs ("libibverbs.so.1.14.44.0"); empty: it is not known.
+  virtual std::string VerbsLibrary() const = 0;
 };
 
 }  // namespace baton::doctor

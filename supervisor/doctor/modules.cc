@@ -1,6 +1,5 @@
 // Checks the kernel (its release, its RDMA modules), a machine without a device, and rdma-core.
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -180,25 +179,11 @@ void CheckNoDevice(const View& view, Report& report) {
                            "  # Soft-RoCE, in software; or add an RDMA card")});
 }
 
-void CheckLibraries(const View& view, Report& report) {
-  std::vector<std::string> files;
-  std::set<std::string> releases;
-  for (const Library& library : view.machine.Libraries()) {
-    files.push_back(library.file.empty() ? library.name : library.file);
-    releases.insert(ReleaseOf(library.file));
-  }
-  const std::string all = absl::StrJoin(files, ", ");
-  if (releases.size() > 1) {
-    return report.Add(v1::SEVERITY_WARNING, {"library"},
-                      {absl::StrCat("of different releases of rdma-core: ", all),
-                       "they are tested together only: expect devices that are not found, or "
-                       "calls that fail",
-                       "apt-get install --reinstall libibverbs1 librdmacm1 ibverbs-providers && "
-                       "ldconfig"});
-  }
-  const std::string release = releases.empty() ? "" : *releases.begin();
-  report.Ok({"library"}, release.empty() ? absl::StrCat("of an unknown release: ", all)
-                                         : absl::StrCat("rdma-core ", release, ": ", all));
+void CheckLibrary(const View& view, Report& report) {
+  const std::string file = view.machine.VerbsLibrary();
+  const std::string release = ReleaseOf(file);
+  report.Ok({"library"}, release.empty() ? absl::StrCat("of an unknown release: ", file)
+                                         : absl::StrCat("rdma-core ", release, ": ", file));
 }
 
 }  // namespace baton::doctor

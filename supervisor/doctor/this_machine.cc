@@ -124,10 +124,7 @@ absl::StatusOr<verbs::DeviceLimits> ThisMachine::Limits(const std::string& devic
   return (*opened)->limits();
 }
 
-std::vector<Library> ThisMachine::Libraries() const {
-  return {{"libibverbs", FileOf("ibv_get_device_list")},
-          {"librdmacm", FileOf("rdma_create_event_channel")}};
-}
+std::string ThisMachine::VerbsLibrary() const { return FileOf("ibv_get_device_list"); }
 
 Identity OwnIdentity() {
   Identity identity;

@@ -29,7 +29,7 @@ class ThisMachine final : public Machine {
   std::vector<std::string> VerbsDevices() const override;
   absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
                                              uint32_t port) const override;
-  std::vector<Library> Libraries() const override;
+  std::string VerbsLibrary() const override;
 
  private:
   const std::string root_;

@@ -405,11 +405,6 @@ TEST_F(DoctorTest, ShouldFindThatMemoryFilesAreRefused) {
   ExpectSound();
 }
 
-TEST_F(DoctorTest, ShouldFindLibrariesOfTwoReleases) {
-  machine_.libraries[1].file = "librdmacm.so.1.3.39.0";
-  EXPECT_THAT(OnlyWarning().cure(), StartsWith("apt-get install --reinstall libibverbs1"));
-}
-
 TEST_F(DoctorTest, ShouldFindAStateDirectoryThatOthersMayWrite) {
   machine_.PutDirectory("/run/baton", 0770, 1000);
   EXPECT_EQ(OnlyProblem().cure(), "chmod go-w /run/baton");

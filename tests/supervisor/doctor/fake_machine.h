@@ -72,7 +72,7 @@ class FakeMachine final : public Machine {
     asked.insert(device);
     return limits;
   }
-  std::vector<Library> Libraries() const override { return libraries; }
+  std::string VerbsLibrary() const override { return "libibverbs.so.1.14.44.0"; }
 
   std::set<std::string> namespaces;
   std::map<std::string, uint32_t> groups = {{"rdma", kRdmaGroup}};
@@ -81,8 +81,6 @@ class FakeMachine final : public Machine {
   std::vector<std::string> providers = {"rxe0"};
   verbs::DeviceLimits limits;
   absl::Status opening;
-  std::vector<Library> libraries = {{"libibverbs", "libibverbs.so.1.14.44.0"},
-                                    {"librdmacm", "librdmacm.so.1.3.44.0"}};
   mutable std::set<std::string> asked;
 
  private:

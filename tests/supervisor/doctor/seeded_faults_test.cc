@@ -84,11 +84,6 @@ std::vector<Fault> FaultsOfTheKernelAndItsDevices() {
        kWarning, "group", "there is no group rdma", "groupadd --system rdma"},
       {"NoProvider", [](FakeMachine& machine, Request&) { machine.providers.clear(); }, kProblem,
        "device", "libibverbs has no provider", "apt-get install ibverbs-providers"},
-      {"LibrariesOfTwoReleases",
-       [](FakeMachine& machine, Request&) {
-         machine.libraries[0].file = "libibverbs.so.1.14.39.0";
-       },
-       kWarning, "library", "of different releases", "apt-get install --reinstall"},
       {"PortDown",
        [](FakeMachine& machine, Request&) {
          machine.Put(std::string(kPort) + "state", "1: DOWN");
