@@ -1,8 +1,9 @@
 // Ends what a service is made of at random moments under load, singly and in pairs: control, the
-// keeper, batond, an owner, and the driver where it has a twin; killed, or stopped for a while.
-// Meanwhile peers come, are served and go. Nothing is lost, and no peer is refused or disconnected.
-// BATON_KILLS: how many processes have to end or hang (24); BATON_SEED: of all that is random
-// (printed); BATON_RATE: of the peer that stays, in messages per second (4000).
+// keeper, batond, an owner, the driver where it has a twin or this twin, the broker, and its twin;
+// killed, or stopped for a while. Meanwhile peers come, are served and go. Nothing is lost, and no
+// peer is refused or disconnected. BATON_KILLS: how many processes have to end or hang (24);
+// BATON_SEED: of all that is random (printed); BATON_RATE: of the peer that stays, in messages per
+// second (4000).
 //
 // Nothing here fails because of a time. A bar judges the lines that begin with "arrivals"
 // (judge_arrivals in tests/bars/bars.sh).
@@ -33,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 const uint64_t kHangTimeoutMs = 300 * harness::Slowness();
 const std::chrono::seconds kKeeperHangTimeout(2 * harness::Slowness());
+// The driver looks once a second whether brokers have done what they were told a second before.
+constexpr std::chrono::seconds kBrokerHangTimeout(2);
 const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
 const uint64_t kKills = harness::Slowness() > 1 ? 4 : 24;
 // Kept running natively. With few, each lives too shortly, and the next are forked later and later.
@@ -70,9 +73,21 @@ class Arrivals {
   std::string before_longest_;  // what was hurt before it
 };
 
-enum Victim { kControl, kKeeper, kBatond, kOwner, kDriver, kVictims };
-constexpr std::array<const char*, kVictims> kNames = {"controls", "keepers", "batonds", "owners",
-                                                      "drivers"};
+// Native services have no brokers.
+enum Victim {
+  kControl,
+  kKeeper,
+  kBatond,
+  kOwner,
+  kDriver,
+  kDriverTwin,
+  kBroker,
+  kBrokerTwin,
+  kVictims
+};
+constexpr std::array<const char*, kVictims> kNames = {
+    "controls", "keepers",          "batonds", "owners",
+    "drivers",  "twins of drivers", "brokers", "twins of brokers"};
 
 class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool> {
  protected:
@@ -136,8 +151,11 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     batond_is_dead_ = hung_keeper_ = false;
     hang_timeouts_ = Clock::duration::zero();
     if (Draw(4) == 0) return Visit(undisturbed_);
-    size_t first = Draw(kVictims), second = Draw(kVictims);               // which may be the same
+    const uint64_t victims = IsNative() ? kBroker : kVictims;
+    size_t first = Draw(victims), second = Draw(victims);                 // which may be the same
     if (first == kDriver && second == kBatond) std::swap(first, second);  // see Hurt()
+    // Connections end with a driver that nobody follows.
+    if (std::set{first, second} == std::set<size_t>{kDriver, kDriverTwin}) second = first;
     const pid_t processes[] = {Find(first), Find(second)};
     PassTime(Draw(kLatestKillUs));
     ASSERT_NO_FATAL_FAILURE(Hurt(first, processes[0]));
@@ -183,6 +201,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
       // batond looks at the driver twice in this time.
       if (victim == kKeeper || victim == kDriver) hang_timeouts_ += kKeeperHangTimeout;
       if (victim == kOwner) hang_timeouts_ += std::chrono::milliseconds(kHangTimeoutMs);
+      if (victim == kBroker || victim == kBrokerTwin) hang_timeouts_ += kBrokerHangTimeout;
       kill(process, SIGSTOP);
     } else if (victim == kBatond) {
       ASSERT_OK(cluster_->KillBatond());
@@ -200,16 +219,25 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
       case kControl:
         return cluster_->ControlPid();
       case kKeeper:
-        if (const auto seen = cluster_->keeper().Describe(); seen.ok()) {
-          return static_cast<pid_t>(seen->service().keeper_pid());
-        }
-        return 0;
+        return Service().keeper_pid();
       case kDriver:
         if (const pid_t driver = DriverPid(); harness::TwinOf(driver) != 0) return driver;
         return 0;
+      case kDriverTwin:
+        return harness::TwinOf(DriverPid());
+      case kBroker:
+        return Service().broker_pid();
+      case kBrokerTwin:
+        return Service().twin_pid();
       default:
         return FindOwner();
     }
+  }
+
+  // As its keeper describes it; empty: no keeper answers.
+  v1::Service Service() {
+    const auto seen = cluster_->keeper().Describe();
+    return seen.ok() ? seen->service() : v1::Service();
   }
 
   pid_t FindOwner() {
