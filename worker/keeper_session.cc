@@ -22,7 +22,7 @@ constexpr uint64_t kMillisecondNs = 1'000'000;
 // How often a caller that must not block looks whether another thread's request is over.
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
-constexpr int kDetachAgainMs = 5;
+constexpr int kDetachAgainMs = 20;
 constexpr size_t kAttemptBytes = 16;
 // Attach gives up after as many deaths: keepers may be dying of its request.
 constexpr int kMostDeaths = 3;
@@ -442,13 +442,18 @@ absl::Status KeeperSession::TakeOver(absl::Span<const uint32_t> shards) {
                    ", or upgrade with `baton upgrade --exec` or `baton handoff`"));
 }
 
+bool KeeperSession::IsUp() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return tie_ == Tie::kUp;
+}
+
 absl::Status KeeperSession::Detach() {
   internal::WorkerRequest request;
   request.mutable_detach();
   const uint64_t deadline_ns = MonotonicNanoseconds() + ReplyTimeoutNs();
   for (;;) {
     absl::Status detached = Ask(request).status();
-    const bool later = absl::IsUnavailable(detached) && tie_ == Tie::kUp;
+    const bool later = absl::IsUnavailable(detached) && IsUp();
     if (!later || MonotonicNanoseconds() >= deadline_ns) return detached;
     poll(nullptr, 0, kDetachAgainMs);
   }

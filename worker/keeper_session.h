@@ -91,7 +91,7 @@ class KeeperSession {
                                             std::vector<FileDescriptor>* descriptors);
   absl::Status SetReady();
   absl::Status TakeOver(absl::Span<const uint32_t> shards);
-  // Asks again while what drives the queues has not let go of the worker, for the time of one
+  // Asks again while the broker has not let go of the worker, for at most twice the time of a
   // reply.
   absl::Status Detach();
   absl::StatusOr<std::string> NewToken();
@@ -116,6 +116,7 @@ class KeeperSession {
   absl::Status BeginDropDescriptor(uint64_t number, std::function<void(absl::Status)> done);
 
  private:
+  bool IsUp();
   using Reply = absl::StatusOr<internal::WorkerReply>;
   // A request for which nobody waits. Settle calls `done` with `reply` once there is one.
   struct Begun {

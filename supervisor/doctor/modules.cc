@@ -182,7 +182,7 @@ void CheckNoDevice(const View& view, Report& report) {
 void CheckLibrary(const View& view, Report& report) {
   const std::string file = view.machine.VerbsLibrary();
   const std::string release = ReleaseOf(file);
-  report.Ok({"library"}, release.empty() ? absl::StrCat("of an unknown release: ", file)
+  report.Ok({"library"}, release.empty() ? absl::StrCat("libibverbs of an unknown release ", file)
                                          : absl::StrCat("rdma-core ", release, ": ", file));
 }
 

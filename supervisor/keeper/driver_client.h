@@ -87,7 +87,7 @@ class DriverClient {
   void ChangeWorker(uint32_t slot, uint64_t id, Change::Change change);
   // Called when the worker says that it has released its shards and writes no more.
   // kFailedPrecondition: it was fenced, and is not believed before its process is dead.
-  // kUnavailable: what drives the queues has not let go of it yet; ask again.
+  // kUnavailable: the broker has not let go of it yet; ask again.
   absl::Status Detach(uint32_t slot, uint64_t id);
   // Gives the workers no shard any more, in one turn. Returns false, and changes nothing, if one of
   // them owns a shard or is about to.

@@ -274,7 +274,7 @@ class Act {
     return Judge(workers_->OnKillAll());
   }
 
-  // Until the next broker drives and has a twin.
+  // Ends when the next broker drives. Its twin is waited for before the next kill.
   absl::Status KillDriver(uint32_t) {
     v1::Service before;
     const auto now = [&] {

@@ -130,7 +130,7 @@ TEST_F(DriverDeath, shouldEndConnectionsWhereTheTwinDiesWithIt) {
   EXPECT_EQ(result->Count("duplicated") + result->Count("corrupt"), 0u);
 }
 
-// What forks has one thread, and its own memory is small beside the arena.
+// It has one thread, and its own memory is small beside the arena.
 TEST_F(DriverDeath, shouldStayWithinItsBudget) {
   constexpr uint64_t kMostKilobytes = 4096;
   ClusterOptions options;
@@ -139,6 +139,7 @@ TEST_F(DriverDeath, shouldStayWithinItsBudget) {
   for (const pid_t process : {driver_, TwinOf(driver_)}) {
     EXPECT_EQ(harness::StatusOf(process, "Threads"), "1");
     const std::string own = harness::StatusOf(process, "RssAnon");
+    ASSERT_NE(own, "");
     EXPECT_LE(std::strtoull(own.c_str(), nullptr, 10), kMostKilobytes) << own;
   }
 }

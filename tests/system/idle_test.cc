@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton {
 namespace {
@@ -46,8 +47,11 @@ TEST(Idle, shouldUseUnderOnePercentOfACoreWith64Connections) {
   ASSERT_TRUE((*peer)->Settle().ok());
   // The peer keeps its connections and says nothing more.
   ASSERT_TRUE((*peer)->process().Signal(SIGSTOP).ok());
-  const auto status = (*cluster)->operators().GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
+  absl::StatusOr<v1::GetStatusResponse> status;
+  ASSERT_TRUE(harness::WaitUntil("a broker's twin", [&] {
+                status = (*cluster)->operators().GetStatus();
+                return status.ok() && status->services(0).twin_pid() != 0;
+              }).ok());
   ASSERT_EQ(status->services(0).connection_count(), 64u);
 
   const std::vector<std::pair<std::string, int>> processes = {

@@ -394,7 +394,7 @@ TEST_F(SilentKeeperTest, shouldBeToldOfTheEnd) {
   EXPECT_TRUE(Next().has_detach());
 }
 
-// What drives the queues has not let go of the worker in time.
+// The broker has not let go of the worker in time.
 TEST_F(SilentKeeperTest, shouldBeToldOfTheEndAgain) {
   internal::WorkerReply later;
   later.set_status_code(static_cast<int>(absl::StatusCode::kUnavailable));

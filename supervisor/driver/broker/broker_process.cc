@@ -97,6 +97,7 @@ absl::Status BrokerProcess::TakeOver() {
   BATON_CRASH_POINT("broker-follows");
   TellChanges();
   drives_ = true;
+  if (!watcher_) StartWatcher();  // it may succeed now
   for (uint32_t slot = 0; slot < inheritance_.watched.size(); ++slot) {
     Watch(slot, inheritance_.watched[slot]);
   }

@@ -319,9 +319,9 @@ void Brokers::OnDeath(const Broker& broker, const std::string& how) {
     pauses_.Reset();
   }
   const absl::Status failed = board_->failed[broker.place].Load();
-  last_dead_ = broker.pid;
   last_end_ =
       absl::StrCat("(process ", broker.pid, ") ", how, failed.ok() ? "" : ": ", failed.message());
+  if (broker.pid == told_driver_) driver_end_ = last_end_;
   if (broker.is_next) GiveUpCode(absl::StrCat("its broker ", last_end_));
 }
 
@@ -342,9 +342,10 @@ void Brokers::TellSuccession() {
   fork_at_ns_ = nanoseconds_() + kForkAfterNs;
   tell_("broker_followed",
         absl::StrCat("a broker has died: ",
-                     last_dead_ == predecessor ? last_end_ : absl::StrCat("process ", predecessor),
+                     driver_end_.empty() ? absl::StrCat("process ", predecessor) : driver_end_,
                      "; process ", told_driver_, " drives the queues since, after ",
                      board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
+  driver_end_.clear();
 }
 
 // A twin that does not take over is killed, too, unless it is not ready for that yet.

@@ -139,8 +139,8 @@ class Brokers {
   pid_t told_driver_ = 0;          // that has taken over completely
   absl::Status last_refusal_;      // of a fork
   uint64_t refused_since_ns_ = 0;  // forks are, while there is no broker; 0: they are not
-  pid_t last_dead_ = 0;            // of brokers
-  std::string last_end_;           // how it has ended
+  std::string last_end_;           // of a broker
+  std::string driver_end_;         // of told_driver_; empty: it is not known
   uint32_t early_deaths_ = 0;      // in a row
   uint64_t fork_at_ns_ = 0;        // a twin, not before
   uint64_t fork_again_ns_ = 0;     // any, not before: the last one failed

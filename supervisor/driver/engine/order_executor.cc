@@ -287,8 +287,7 @@ absl::Status OrderExecutor::Detach(const internal::WorkerPlace& worker,
   if (succession.IsFenced(worker.slot())) return absl::OkStatus();  // what it says is not believed
   succession.WorkerEnded(worker.slot(), worker.id(), "detached");
   if (!succession.Settle()) {
-    return absl::UnavailableError(
-        "what drives the queues has not let go of the worker yet: try again soon");
+    return absl::UnavailableError("the broker has not let go of the worker yet: try again soon");
   }
   // Drivers elsewhere may have fenced it meanwhile.
   if (succession.IsFenced(worker.slot())) return absl::OkStatus();

@@ -54,6 +54,7 @@ uint32_t Roster::Choose(const Vacancy& vacancy) const {
 }
 
 absl::Status Roster::CheckSuccessor(const Worker& worker, uint32_t version) {
+  if (worker.id == 0 || worker.ended) return absl::UnavailableError("the successor has ended");
   if (!CanServe(worker)) return absl::FailedPreconditionError("the successor is not ready");
   if (ReadsState(worker, version)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(

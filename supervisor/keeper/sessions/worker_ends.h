@@ -24,7 +24,7 @@ class WorkerEnds {
   // Watches the session's process until its end.
   void Watch(const SessionPtr& session);
 
-  // kFailedPrecondition: the worker was fenced.
+  // kFailedPrecondition: the worker was fenced. kUnavailable: it has to ask again.
   absl::Status Detach(const SessionPtr& session);
   // Ends the session of a worker that the driver has refused, after the answer. Frees its place.
   void Refuse(const SessionPtr& session, std::string_view why);

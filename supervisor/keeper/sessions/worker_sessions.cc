@@ -175,11 +175,6 @@ std::vector<WorkerInfo> WorkerSessions::List() const {
   return workers;
 }
 
-bool WorkerSessions::IsEnding(uint64_t worker_id) const {
-  const SessionPtr session = places_.Find(worker_id);
-  return session && (session->thread_ended || session->IsProcessEnding());
-}
-
 void WorkerSessions::MakeFirst(uint64_t worker_id) {
   if (const SessionPtr session = places_.Find(worker_id)) {
     parts_.driver.ChangeWorker(session->slot, worker_id, Change::STANDS_FIRST);

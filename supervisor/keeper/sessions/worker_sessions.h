@@ -92,8 +92,6 @@ class WorkerSessions {
 
   std::vector<WorkerInfo> List() const;
   bool IsAttached(uint64_t worker_id) const { return places_.Find(worker_id) != nullptr; }
-  // Returns true if the end of the worker's process is certain, and not reported yet.
-  bool IsEnding(uint64_t worker_id) const;
   void MakeFirst(uint64_t worker_id);
   // Asks the worker to end: through the arena or, if its library does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);

@@ -26,6 +26,8 @@ constexpr milliseconds kTick(10);
 // the thread that serves. The upgrade waits this long before the shards move, so that peers do not
 // wait.
 constexpr milliseconds kSettling(150);
+// The end of a process is reported at most so long after the end of the thread that attached.
+constexpr milliseconds kEndIsReported(2000);
 
 }  // namespace
 
@@ -165,11 +167,9 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
     // The upgrade is being undone, and has waited only for this.
     return Return(status.detail());
   }
-  if (!result.status.ok()) {
-    // OnGone() says how a worker has ended, which says more than that it took no shard.
-    if (workers_.IsAnyNewEnding()) return;
-    return Return(std::string(MessageOf(result.status)));
-  }
+  // The worker has ended, and OnGone() says soon how.
+  if (absl::IsUnavailable(result.status)) return AwaitEnd(std::string(MessageOf(result.status)));
+  if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
   const bool all = transfer_.BeginWindow();
   record_.AddEvent(
       all ? "upgrade_handed_over" : "upgrade_canary",
@@ -183,6 +183,11 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
   EnterPhase(v1::UPGRADE_PHASE_WATCHING,
              milliseconds(status.no_rollback() ? 0 : record_.plan().watch_window_ms()));
   if (status.no_rollback()) LookAtNewWorkers();
+}
+
+void UpgradeUnderWay::AwaitEnd(const std::string& otherwise) {
+  why_not_moved_ = otherwise;
+  deadline_ = steady_clock::now() + kEndIsReported;
 }
 
 void UpgradeUnderWay::LookAtNewWorkers() {
@@ -361,6 +366,9 @@ void UpgradeUnderWay::Tick() {
   switch (record_.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
       Advance();
+      break;
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+      if (!why_not_moved_.empty() && now >= deadline_) Return(why_not_moved_);
       break;
     case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:

@@ -98,6 +98,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   void Move(const std::vector<ShardMove>& moves,
             void (UpgradeUnderWay::*next)(const HandoffsResult&));
   void OnHandedOver(const HandoffsResult& result);
+  // Returns for the end of a new worker that is reported soon, or for `otherwise`.
+  void AwaitEnd(const std::string& otherwise);
   void LookAtNewWorkers();
   void OnWindowOver();
 
@@ -126,9 +128,10 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   ShardTransfer transfer_;
   TimePoint deadline_;  // of the phase
   TimePoint last_tick_;
-  TimePoint ready_since_;  // all new workers are; none: not yet
-  bool ending_ = false;    // workers were asked to end: the deadline is theirs
-  bool killed_ = false;    // workers that did not end were killed
+  TimePoint ready_since_;      // all new workers are; none: not yet
+  std::string why_not_moved_;  // a shard, because a new worker has ended; empty: none has
+  bool ending_ = false;        // workers were asked to end: the deadline is theirs
+  bool killed_ = false;        // workers that did not end were killed
   bool over_ = false;
   boost::asio::steady_timer timer_;
 };

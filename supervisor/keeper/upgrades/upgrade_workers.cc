@@ -114,11 +114,6 @@ std::vector<WorkerInfo> UpgradeWorkers::Attached(const std::set<uint64_t>& worke
   return attached;
 }
 
-bool UpgradeWorkers::IsAnyNewEnding() const {
-  return std::any_of(new_ids_.begin(), new_ids_.end(),
-                     [this](uint64_t id) { return context_.workers.IsEnding(id); });
-}
-
 std::vector<WorkerInfo> UpgradeWorkers::ListAllButNew() const {
   std::vector<WorkerInfo> others = context_.workers.List();
   std::erase_if(others, [&](const auto& worker) { return new_ids_.count(worker.id) != 0; });

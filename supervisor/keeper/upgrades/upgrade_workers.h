@@ -59,8 +59,6 @@ class UpgradeWorkers {
   const std::set<uint64_t>& new_ids() const { return new_ids_; }
   std::vector<WorkerInfo> ListOld() const { return Attached(old_ids_); }
   std::vector<WorkerInfo> ListNew() const { return Attached(new_ids_); }
-  // Returns true if the process of a new worker is ending, whose end is reported soon.
-  bool IsAnyNewEnding() const;
   // Also those that attached during the upgrade, and of which nobody knows what they run.
   std::vector<WorkerInfo> ListAllButNew() const;
 

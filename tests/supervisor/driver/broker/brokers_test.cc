@@ -214,7 +214,10 @@ TEST_F(BrokersTest, shouldSayWhichBrokerHasDied) {
   Drive(all_[2]);
   ASSERT_NO_FATAL_FAILURE(Turn());
   EXPECT_THAT(messages_.back(), ::testing::HasSubstr("has died: process 1; process 3 drives"));
-  all_[0].dead = all_[2].dead = true;
+  all_[0].dead = true;
+  ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
+  ASSERT_EQ(all_.size(), 4u);
+  all_[2].dead = all_[3].dead = true;  // its twin, too
   ASSERT_NO_FATAL_FAILURE(Turn(kSecond));
   Drive(Last());
   ASSERT_NO_FATAL_FAILURE(Turn());

@@ -97,9 +97,8 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramCrashes) {
   StartService();
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "crash"}, v1::UPGRADE_PHASE_ROLLED_BACK);
-  // Where this machine is slow, it is dead before all of its shards are its, or before the first.
-  EXPECT_THAT(upgrade.detail(), AnyOf(HasSubstr("signal 6"), HasSubstr("successor died"),
-                                      HasSubstr("successor is not ready")));
+  // Also where this machine is slow, and it is dead before it has all shards, or any.
+  EXPECT_THAT(upgrade.detail(), HasSubstr("signal 6"));
   EXPECT_EQ(OwnersVersion(), "1");
   EXPECT_EQ(AttachedWorkers(), 1);
 }
