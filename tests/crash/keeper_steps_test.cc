@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +35,7 @@
 #include "tests/crash/crash_fixture.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::crash {
@@ -68,7 +70,8 @@ class TracedKeeper {
  private:
   absl::Status Stopped(pid_t process, int* status) const;
   absl::Status Kill();
-  absl::Status DriversFork();
+  absl::Status AwaitFork();  // of the driver, which stays stopped
+  absl::StatusOr<bool> RunToProgram();
 
   const pid_t driver_;
   pid_t keeper_;
@@ -302,16 +305,38 @@ absl::Status TracedKeeper::KillAndAwaitNext() {
   // Before the keeper's end, after which the driver soon starts the next. The keeper inherits it.
   BATON_RETURN_IF_ERROR(Trace(PTRACE_SEIZE, driver_, PTRACE_O_TRACEFORK));
   BATON_RETURN_IF_ERROR(Kill());
-  BATON_RETURN_IF_ERROR(DriversFork());
+  for (;;) {
+    BATON_RETURN_IF_ERROR(AwaitFork());
+    BATON_ASSIGN_OR_RETURN(stopped_, RunToProgram());
+    if (stopped_) return Trace(PTRACE_DETACH, driver_, 0);
+    BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, driver_, 0));
+  }
+}
+
+// The driver may fork a twin of its own first, which becomes no program: it sleeps, or is killed
+// when another one replaces it. Returns false for one.
+absl::StatusOr<bool> TracedKeeper::RunToProgram() {
   int status = 0;
   BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
-  stopped_ = true;
   BATON_RETURN_IF_ERROR(Trace(PTRACE_SETOPTIONS, keeper_,
                               PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL));
-  BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, keeper_, 0));
-  BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
-  if (IsEvent(status, PTRACE_EVENT_EXEC)) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("process ", keeper_, " is no program: ", status));
+  bool is_twin = false;
+  while (WIFSTOPPED(status) && !IsEvent(status, PTRACE_EVENT_EXEC)) {
+    if (is_twin) {
+      BATON_RETURN_IF_ERROR(Trace(PTRACE_DETACH, keeper_, SignalIn(status)));
+      return false;
+    }
+    BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, keeper_, SignalIn(status)));
+    const auto changes = [&] { return waitpid(keeper_, &status, __WALL | WNOHANG) == keeper_; };
+    BATON_RETURN_IF_ERROR(harness::WaitUntil("a keeper's program, or a twin", [&] {
+      is_twin = harness::StatusOf(keeper_, "Name") == "baton-twin";
+      return is_twin || changes();
+    }));
+    if (!is_twin) continue;
+    (void)Trace(PTRACE_INTERRUPT, keeper_, 0);  // fails if it has ended
+    BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
+  }
+  return WIFSTOPPED(status);
 }
 
 absl::Status TracedKeeper::Kill() {
@@ -322,7 +347,7 @@ absl::Status TracedKeeper::Kill() {
   return absl::OkStatus();
 }
 
-absl::Status TracedKeeper::DriversFork() {
+absl::Status TracedKeeper::AwaitFork() {
   for (;;) {
     int status = 0;
     BATON_RETURN_IF_ERROR(Stopped(driver_, &status));
@@ -332,7 +357,7 @@ absl::Status TracedKeeper::DriversFork() {
       BATON_RETURN_IF_ERROR(
           Trace(PTRACE_GETEVENTMSG, driver_, reinterpret_cast<uintptr_t>(&child)));
       keeper_ = static_cast<pid_t>(child);
-      return Trace(PTRACE_DETACH, driver_, 0);
+      return absl::OkStatus();
     }
     BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, driver_, SignalIn(status)));
   }

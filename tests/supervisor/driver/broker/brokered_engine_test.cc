@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -28,6 +29,7 @@
 #include "supervisor/batond/spawn.h"
 #include "supervisor/driver/device/nic_process.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/setting.h"
 #include "tests/harness/wait_until.h"
@@ -390,8 +392,8 @@ TEST_F(BrokeredEngineTest, shouldBeFollowedWhereItsTakeoverIsCutShort) {
 TEST_F(BrokeredEngineTest, shouldGiveUpWhereEveryBrokerDiesAtOnce) {
   const uint64_t deadline = MonotonicNanoseconds() + 20'000'000'000;
   while (listener_.lost.ok() && MonotonicNanoseconds() < deadline) {
-    for (const pid_t broker : {engine_->broker(), engine_->twin()}) {
-      if (broker != 0) kill(broker, SIGKILL);
+    for (const pid_t child : harness::ChildrenOf(getpid())) {
+      if (harness::StatusOf(child, "Name") == "baton-broker") kill(child, SIGKILL);
     }
     engine_->Turn();
   }
