@@ -89,8 +89,9 @@ judge_arrivals() {
     }' "$1"
 }
 
-# 2,000 ends and hangs of control, keeper, batond, drivers and owners, singly and in pairs, while peers come and go, on the soft
-# device, brokered and native each; after kills, peers are connected at most 200 ms later, in p99, than undisturbed.
+# 2,000 ends and hangs of control, keeper, batond, owners, drivers, brokers and the twins of both, singly and in pairs, while
+# peers come and go, on the soft device, brokered and native each; after kills, peers are connected at most 200 ms later, in p99,
+# than undisturbed.
 # BATON_KILLS, BATON_SEED and BATON_RATE are baton_kill_test's. BATON_LATEST_MS (200).
 bar-baton-kills() {
   local test
@@ -100,8 +101,8 @@ bar-baton-kills() {
   judge_arrivals "$work/said" "${BATON_LATEST_MS:-200}"
 }
 
-# 500 ends and hangs of control, keeper, batond, drivers and owners, singly and in pairs, while peers come and go, on Soft-RoCE,
-# brokered and native each. BATON_KILLS, BATON_SEED and BATON_RATE are baton_kill_test's.
+# 500 ends and hangs of control, keeper, batond, owners, drivers, brokers and the twins of both, singly and in pairs, while
+# peers come and go, on Soft-RoCE, brokered and native each. BATON_KILLS, BATON_SEED and BATON_RATE are baton_kill_test's.
 bar-baton-kills-rdma() {
   local test
   test=$(program //tests/crash:baton_kill_test)
