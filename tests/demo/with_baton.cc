@@ -107,8 +107,8 @@ class Act {
     for (int trial = 1; trial < kRateTrials; ++trial) {
       const double wanted = 0.5 * UsableCores() / std::max(result_->cores_used, 0.01);
       const auto rate = static_cast<uint64_t>(wanted * static_cast<double>(result_->rate));
-      const uint64_t next = std::clamp<uint64_t>(rate / 500 * 500, kMinRate, kMaxRate);
-      if (next == result_->rate) break;
+      const uint64_t next = std::clamp<uint64_t>(rate / 100 * 100, kMinRate, kMaxRate);
+      if (std::max(next, result_->rate) - std::min(next, result_->rate) <= result_->rate / 8) break;
       result_->rate = next;
       BATON_RETURN_IF_ERROR(peer_->SetRate(result_->rate));
       result_->cores_used = CoresUsedInASecond();
