@@ -14,6 +14,19 @@
 
 namespace baton::driver_process::testing {
 
+// They need more than one look to let go of a worker.
+class BusyDrivers final : public ShardDrivers {
+ public:
+  bool heirs_claim() const override { return true; }
+  void OnHeir(uint32_t, uint32_t) override {}
+  std::string Give(uint32_t, uint32_t) override { return ""; }
+  void OnEnded() override {}
+  bool Settle() override { return --looks_left < 0; }
+  void OnDead(uint32_t) override {}
+
+  int looks_left = 0;
+};
+
 class InlineEngine : public ServiceEngine, public Succession {
  public:
   explicit InlineEngine(arena::Arena* arena)

@@ -22,6 +22,7 @@
 namespace baton::driver_process {
 namespace {
 
+using testing::BusyDrivers;
 using testing::InlineEngine;
 using ::testing::IsEmpty;
 
@@ -70,19 +71,6 @@ class OrderExecutorTest : public ::testing::Test {
   NewsQueue news;
   keeper::testing::InlineDriverClient driver_client{config, engine, news};
   const FileDescriptor event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-};
-
-// They need more than one look to let go of a worker.
-class BusyDrivers final : public ShardDrivers {
- public:
-  bool heirs_claim() const override { return true; }
-  void OnHeir(uint32_t, uint32_t) override {}
-  std::string Give(uint32_t, uint32_t) override { return ""; }
-  void OnEnded() override {}
-  bool Settle() override { return --looks_left < 0; }
-  void OnDead(uint32_t) override {}
-
-  int looks_left = 0;
 };
 
 // A worker that ends in order is not killed because something was busy.

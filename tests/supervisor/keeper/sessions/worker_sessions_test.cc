@@ -243,6 +243,23 @@ TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
   Detach(*client);
 }
 
+// It is this process, too, which would be killed if it were not believed.
+TEST_F(WorkerSessionsTest, shouldKeepAWorkerThatHasToAskAgainToDetach) {
+  driver_process::testing::BusyDrivers drivers;
+  const auto client = AcceptClient();
+  const uint64_t id = Attach(*client).attached().worker_id();
+  engine.succession().SetDrivers(&drivers);
+  drivers.looks_left = 1;
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  EXPECT_EQ(Ask(*client, detach).status_code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_TRUE(sessions.IsAttached(id));
+  Detach(*client);
+  EXPECT_FALSE(sessions.IsAttached(id));
+  EXPECT_THAT(kill_causes, ElementsAre(IsEmpty()));
+  engine.succession().SetDrivers(nullptr);
+}
+
 TEST_F(WorkerSessionsTest, shouldEndTheReservationOfAChildThatDiesBeforeItAttaches) {
   const internal::WorkerPlace reservation = sessions.Reserve().value();
   const auto process = Process();
