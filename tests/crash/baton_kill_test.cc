@@ -236,7 +236,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     }
   }
 
-  // As its keeper describes it; empty: no keeper answers.
+  // Returns what the keeper says of it; empty: no keeper answers.
   v1::Service Service() {
     const auto seen = cluster_->keeper().Describe();
     return seen.ok() ? seen->service() : v1::Service();

@@ -327,10 +327,9 @@ absl::StatusOr<bool> TracedKeeper::RunToProgram() {
       return false;
     }
     BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, keeper_, SignalIn(status)));
-    const auto changes = [&] { return waitpid(keeper_, &status, __WALL | WNOHANG) == keeper_; };
     BATON_RETURN_IF_ERROR(harness::WaitUntil("a keeper's program, or a twin", [&] {
       is_twin = harness::StatusOf(keeper_, "Name") == "baton-twin";
-      return is_twin || changes();
+      return is_twin || waitpid(keeper_, &status, __WALL | WNOHANG) == keeper_;
     }));
     if (!is_twin) continue;
     (void)Trace(PTRACE_INTERRUPT, keeper_, 0);  // fails if it has ended

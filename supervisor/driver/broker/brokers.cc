@@ -85,18 +85,26 @@ absl::Status Brokers::Fork() {
 bool Brokers::Drives(const Broker& broker) const { return broker.pid == board_->driver.load(); }
 
 // Those that are killed and have not ended yet do not count.
-pid_t Brokers::driver() const {
-  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
-    return !broker.doomed && Drives(broker);
+template <typename Is>
+const Brokers::Broker* Brokers::FindLive(Is is) const {
+  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [&](const Broker& broker) {
+    return !broker.doomed && is(broker);
   });
-  return found == brokers_.end() ? 0 : found->pid;
+  return found == brokers_.end() ? nullptr : &*found;
+}
+
+bool Brokers::IsReadyTwin(const Broker& broker) const {
+  return !Drives(broker) && board_->ready[broker.place].load();
+}
+
+pid_t Brokers::driver() const {
+  const Broker* const found = FindLive([this](const Broker& broker) { return Drives(broker); });
+  return found == nullptr ? 0 : found->pid;
 }
 
 pid_t Brokers::twin() const {
-  const auto found = std::find_if(brokers_.begin(), brokers_.end(), [this](const Broker& broker) {
-    return !broker.doomed && !Drives(broker) && board_->ready[broker.place].load();
-  });
-  return found == brokers_.end() ? 0 : found->pid;
+  const Broker* const found = FindLive([this](const Broker& one) { return IsReadyTwin(one); });
+  return found == nullptr ? 0 : found->pid;
 }
 
 size_t Brokers::CountLive() const {
@@ -147,17 +155,13 @@ absl::Status Brokers::Replace(std::chrono::milliseconds probation) {
 }
 
 const Brokers::Broker* Brokers::FindNext() const {
-  const auto next = std::find_if(brokers_.begin(), brokers_.end(), [](const Broker& broker) {
-    return broker.is_next && !broker.doomed;
-  });
-  return next == brokers_.end() ? nullptr : &*next;
+  return FindLive([](const Broker& broker) { return broker.is_next; });
 }
 
 bool Brokers::HasReadyTwin(uint64_t now) const {
-  return std::any_of(brokers_.begin(), brokers_.end(), [&](const Broker& broker) {
-    return !broker.is_next && !broker.doomed && !Drives(broker) &&
-           board_->ready[broker.place].load() && now - broker.forked_ns >= kToBeKnownNs;
-  });
+  return FindLive([&](const Broker& broker) {
+           return !broker.is_next && IsReadyTwin(broker) && now - broker.forked_ns >= kToBeKnownNs;
+         }) != nullptr;
 }
 
 void Brokers::KillTwins() {
@@ -332,6 +336,7 @@ void Brokers::TellSuccession() {
   if (generation == told_generation_) return;
   const uint64_t former = std::exchange(told_generation_, generation);
   const pid_t predecessor = std::exchange(told_driver_, board_->driver.load());
+  const std::string end = std::exchange(driver_end_, "");
   release_ = release();
   if (former == 0) return;
   if (replacement_ && replacement_->step == Replacement::Step::kTakesOver) {
@@ -340,12 +345,11 @@ void Brokers::TellSuccession() {
   }
   early_deaths_ += static_cast<uint32_t>(generation - former - 1);
   fork_at_ns_ = nanoseconds_() + kForkAfterNs;
-  tell_("broker_followed",
-        absl::StrCat("a broker has died: ",
-                     driver_end_.empty() ? absl::StrCat("process ", predecessor) : driver_end_,
-                     "; process ", told_driver_, " drives the queues since, after ",
-                     board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
-  driver_end_.clear();
+  tell_(
+      "broker_followed",
+      absl::StrCat("a broker has died: ", end.empty() ? absl::StrCat("process ", predecessor) : end,
+                   "; process ", told_driver_, " drives the queues since, after ",
+                   board_->took_over_ns.load() / 1000, " us: connections and workers went on"));
 }
 
 // A twin that does not take over is killed, too, unless it is not ready for that yet.

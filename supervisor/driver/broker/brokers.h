@@ -109,6 +109,10 @@ class Brokers {
   };
 
   absl::Status Fork();
+  // `is`: bool (const Broker&). Null: there is none.
+  template <typename Is>
+  const Broker* FindLive(Is is) const;
+  bool IsReadyTwin(const Broker& broker) const;
   const Broker* FindNext() const;
   bool HasReadyTwin(uint64_t now) const;
   void KillTwins();

@@ -224,6 +224,15 @@ TEST_F(BrokersTest, shouldSayWhichBrokerHasDied) {
   EXPECT_THAT(messages_.back(), ::testing::HasSubstr("has died: (process 3) was killed"));
 }
 
+// The end of the broker that left for it is no news any more.
+TEST_F(BrokersTest, shouldSayWhichBrokerHasDiedAfterAReplacement) {
+  ASSERT_NO_FATAL_FAILURE(ReplaceTheDriver());
+  Drive(all_[3]);
+  ASSERT_NO_FATAL_FAILURE(Turn());
+  EXPECT_EQ(told_.back(), "broker_followed");
+  EXPECT_THAT(messages_.back(), ::testing::HasSubstr("has died: process 3; process 4 drives"));
+}
+
 // The host was stopped itself, and has not tried.
 TEST_F(BrokersTest, shouldForkOthersHoweverLongThereWasNone) {
   Drive(all_[0]);
