@@ -29,10 +29,10 @@ service_config() {
     "hang_timeout_ms: 120000 ready_timeout_ms: 120000 yield_microseconds: 1 }"
 }
 
-# start_batond SERVICE DEVICE [SERVICE DEVICE]...
+# start_batond SERVICE DEVICE [SERVICE DEVICE]...: $more_services are configured, too.
 start_batond() {
   local line=''
-  echo "state_dir: \"$state\"" >"$work/config"
+  echo "state_dir: \"$state\" ${more_services:-}" >"$work/config"
   while [[ $# -gt 0 ]]; do
     service_config "$1" "$2" >>"$work/config"
     shift 2
