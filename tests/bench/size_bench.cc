@@ -372,14 +372,10 @@ absl::Status Soak::Sample() {
       now - result_.samples.back().seconds < seconds_ / kSamplesPerSoak) {
     return absl::OkStatus();
   }
-  absl::StatusOr<v1::GetStatusResponse> status;
-  BATON_RETURN_IF_ERROR(harness::WaitUntil("a broker's twin", [&] {
-    status = cluster_->operators().GetStatus();
-    return status.ok() && status->services(0).twin_pid() != 0;
-  }));
-  const v1::Service& service = status->services(0);
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, cluster_->AwaitBrokers());
+  const v1::Service& service = status.services(0);
   const pid_t processes[] = {cluster_->batond().pid(), service.driver_pid(), service.broker_pid(),
-                             service.twin_pid(),       service.keeper_pid(), status->control_pid()};
+                             service.twin_pid(),       service.keeper_pid(), status.control_pid()};
   SoakSample& sample = result_.samples.emplace_back();
   sample.seconds = now;
   for (size_t i = 0; i < sample.processes.size(); ++i) {

@@ -276,25 +276,18 @@ class Act {
 
   // Ends when the next broker drives. Its twin is waited for before the next kill.
   absl::Status KillDriver(uint32_t) {
-    v1::Service before;
-    const auto now = [&] {
-      const auto status = cluster_->operators().GetStatus();
-      return status.ok() && status->services_size() == 1 ? status->services(0) : v1::Service();
-    };
-    BATON_RETURN_IF_ERROR(harness::WaitUntil("a broker and its twin", [&] {
-      before = now();
-      return before.broker_pid() != 0 && before.twin_pid() != 0;
-    }));
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->AwaitBrokers());
+    const pid_t former = before.services(0).broker_pid();
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kDriverKill, AnsweredBy(workers_->owner().version()),
         [&]() -> absl::Status {
-          if (kill(before.broker_pid(), SIGKILL) != 0) {
-            return ErrnoStatus(errno, "cannot kill the broker");
-          }
+          if (kill(former, SIGKILL) != 0) return ErrnoStatus(errno, "cannot kill the broker");
           return harness::WaitUntil("the next broker", [&] {
-            const pid_t broker = now().broker_pid();
-            return broker != 0 && broker != before.broker_pid();
+            const auto status = cluster_->operators().GetStatus();
+            if (!status.ok() || status->services_size() != 1) return false;
+            const pid_t broker = status->services(0).broker_pid();
+            return broker != 0 && broker != former;
           });
         },
         progress_, &result_->events));

@@ -226,6 +226,16 @@ absl::Status Cluster::WaitUntilListening() {
       kStart);
 }
 
+absl::StatusOr<v1::GetStatusResponse> Cluster::AwaitBrokers() {
+  absl::StatusOr<v1::GetStatusResponse> status;
+  BATON_RETURN_IF_ERROR(WaitUntil("a broker and its twin", [&] {
+    status = operators_->GetStatus();
+    return status.ok() && status->services_size() == 1 && status->services(0).broker_pid() != 0 &&
+           status->services(0).twin_pid() != 0;
+  }));
+  return status;
+}
+
 absl::StatusOr<v1::GetServiceResponse> Cluster::GetService() {
   return operators_->GetService(options_.service);
 }

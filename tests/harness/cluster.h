@@ -107,6 +107,10 @@ class Cluster {
   // For native workers: waits until one of them has said where the service listens.
   absl::Status WaitUntilListening();
 
+  // For brokered services on devices that forks can use: waits until a broker drives and its twin
+  // is ready, and returns what control says then.
+  absl::StatusOr<v1::GetStatusResponse> AwaitBrokers();
+
   absl::StatusOr<v1::GetServiceResponse> GetService();
   // Whether `worker` owns every shard; false as well when control cannot say.
   bool OwnsAllShards(uint64_t worker);

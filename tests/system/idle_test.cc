@@ -10,7 +10,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
-#include "tests/harness/wait_until.h"
 
 namespace baton {
 namespace {
@@ -47,11 +46,8 @@ TEST(Idle, shouldUseUnderOnePercentOfACoreWith64Connections) {
   ASSERT_TRUE((*peer)->Settle().ok());
   // The peer keeps its connections and says nothing more.
   ASSERT_TRUE((*peer)->process().Signal(SIGSTOP).ok());
-  absl::StatusOr<v1::GetStatusResponse> status;
-  ASSERT_TRUE(harness::WaitUntil("a broker's twin", [&] {
-                status = (*cluster)->operators().GetStatus();
-                return status.ok() && status->services(0).twin_pid() != 0;
-              }).ok());
+  const absl::StatusOr<v1::GetStatusResponse> status = (*cluster)->AwaitBrokers();
+  ASSERT_TRUE(status.ok()) << status.status();
   ASSERT_EQ(status->services(0).connection_count(), 64u);
 
   const std::vector<std::pair<std::string, int>> processes = {

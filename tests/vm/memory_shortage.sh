@@ -45,7 +45,7 @@ killed() { sed -n 's/^oom_kill //p' "$group/memory.events"; }
 declare -A pids=()
 ask() {
   wait_for "all of $1" is_whole "$1"
-  read -r pids[keeper] pids[driver] pids[driver_twin] pids[broker] pids[twin] <"$work/pids"
+  read -r "pids[keeper]" "pids[driver]" "pids[driver_twin]" "pids[broker]" "pids[twin]" <"$work/pids"
   pids[owner]=$(operator worker list "$1" -o json | jq -r 'first(.workers[].worker | select(.shards != [])) | .pid')
 }
 is_whole() {
