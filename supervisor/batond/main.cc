@@ -65,6 +65,7 @@ struct Flags {
   bool strict = false;
   std::string control_user;
   std::string nic_user;
+  std::string broker_user;
   bool check_only = false;
   v1::ServiceConfig service;  // what all services have
   std::vector<std::string> service_names = {"ledger"};
@@ -265,6 +266,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--nic-user", flags.nic_user,
                  "User of the soft device's NICs (baton-nic), but of those whose service has a "
                  "native.uid that is not root's; needs root [batond's]");
+  app.add_option("--broker-user", flags.broker_user,
+                 "User of brokers, which drive the queues of brokered services; needs root "
+                 "[batond's]");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }
@@ -429,7 +433,8 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const Own
   }
   const auto control_user = FindUser("--control-user", flags.control_user, "control");
   const auto nic_user = FindUser("--nic-user", flags.nic_user, "NICs");
-  for (const auto& user : {control_user, nic_user}) {
+  const auto broker_user = FindUser("--broker-user", flags.broker_user, "brokers");
+  for (const auto& user : {control_user, nic_user, broker_user}) {
     if (user.ok()) continue;
     std::fprintf(stderr, "batond: %s\n", std::string(user.status().message()).c_str());
     return kExitUsage;
@@ -437,6 +442,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const Own
   CommandLine line;
   line.options.control_user = *control_user;
   line.options.nic_user = *nic_user;
+  line.options.broker_user = *broker_user;
   if (!flags.dev) {
     line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
   }

@@ -123,6 +123,10 @@ std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfi
     keeper.set_nic_uid(options.nic_user->uid);
     keeper.set_nic_gid(options.nic_user->gid);
   }
+  if (options.broker_user) {
+    keeper.set_broker_uid(options.broker_user->uid);
+    keeper.set_broker_gid(options.broker_user->gid);
+  }
   return AsText(keeper);
 }
 

@@ -44,6 +44,7 @@ struct SupervisorOptions {
   bool keep_services = false;
   std::optional<ProgramUser> control_user;  // [batond's]
   std::optional<ProgramUser> nic_user;      // of the soft device's NICs [batond's]
+  std::optional<ProgramUser> broker_user;   // [batond's]
   std::string audit_directory;              // control keeps its trail there [the state directory]
   // Reads the configuration again, completed. Null: there is no file to read.
   std::function<absl::StatusOr<v1::Config>()> read_config;

@@ -120,9 +120,10 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
       const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
       fork();
     };
-    BATON_ASSIGN_OR_RETURN(auto engine,
-                           BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
-                                                  RealBrokerForks(ReplaceableCode(code_), place)));
+    BATON_ASSIGN_OR_RETURN(
+        auto engine,
+        BrokeredEngine::Create(arena_.get(), device_.get(), &news_, options,
+                               RealBrokerForks(ReplaceableCode(code_), brokers_, place)));
     host_ = brokered_ = engine.get();
     engine_ = std::move(engine);
   } else {

@@ -19,6 +19,7 @@
 #include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/engine/order_executor.h"
 #include "supervisor/driver/native/native_engine.h"
+#include "supervisor/driver/workers/confine.h"
 #include "supervisor/driver/workers/worker_forks.h"
 
 namespace baton::driver_process {
@@ -72,7 +73,10 @@ class DriverHost {
   explicit DriverHost(const internal::KeeperConfig& config)
       : service_(config.service()),
         pinned_(!service_.placement().cpus().empty()),
-        code_(config.driver_code()) {}
+        code_(config.driver_code()) {
+    if (config.has_broker_uid()) brokers_.uid = config.broker_uid();
+    if (config.has_broker_gid()) brokers_.gid = config.broker_gid();
+  }
 
   absl::Status MakeDevice(const internal::KeeperConfig& config);
   absl::Status ChooseDriver();
@@ -83,7 +87,8 @@ class DriverHost {
   v1::ServiceConfig service_;
   const bool pinned_;       // the configuration names its processors
   const std::string code_;  // see KeeperConfig::driver_code
-  absl::Status placed_;     // an error: why memory or threads are not where the placement puts them
+  Identity brokers_;
+  absl::Status placed_;  // an error: why memory or threads are not where the placement puts them
   NewsQueue news_;
   FileDescriptor presence_;  // of lifeline.h, until forks_ has it
   std::unique_ptr<verbs::Device> device_;

@@ -65,6 +65,7 @@ protoc -I "$docs" --descriptor_set_out=/dev/null proto/baton/internal/keeper.pro
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 grep -q '^baton-control:' "$root/etc/passwd" || die "control has no user"
 grep -q '^baton-nic:' "$root/etc/passwd" || die "NICs have no user"
+grep -q '^baton-broker:' "$root/etc/passwd" || die "brokers have no user"
 [[ $(stat -c '%a %u' "$root/run/baton") == '700 0' ]] || die "the state directory is not there, or not root's"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"

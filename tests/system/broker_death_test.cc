@@ -45,12 +45,10 @@ class BrokerDeath : public death::DeathTest {
 
   // Waits until a broker drives, and another one waits.
   void AwaitBoth() {
-    ASSERT_OK(harness::WaitUntil("a broker and its twin", [&] {
-      const v1::Service service = Service();
-      broker_ = service.broker_pid();
-      twin_ = service.twin_pid();
-      return broker_ != 0 && twin_ != 0;
-    }));
+    const auto status = cluster_->AwaitBrokers();
+    ASSERT_OK(status);
+    broker_ = status->services(0).broker_pid();
+    twin_ = status->services(0).twin_pid();
   }
   // Waits until others than the dead drive and wait.
   void AwaitAnother(pid_t dead, pid_t dead_too = 0) {
@@ -112,6 +110,27 @@ TEST_F(BrokerDeath, shouldBeFollowedWhereItIsStopped) {
   ASSERT_EQ(kill(former, SIGSTOP), 0);
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
   EXPECT_OK(harness::WaitUntil("the event", [&] { return HasEvent("broker_killed").value(); }));
+  ExpectServed();
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(BrokerDeath, shouldHaveNoRightsButThoseOfItsUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to run programs as another user";
+  ClusterOptions options;
+  options.batond_arguments = {"--broker-user", "nobody"};
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  for (const pid_t broker : {broker_, twin_}) {
+    EXPECT_EQ(harness::StatusOf(broker, "Uid"), "65534\t65534\t65534\t65534");
+    EXPECT_EQ(harness::StatusOf(broker, "Gid"), "65534\t65534\t65534\t65534");
+    EXPECT_EQ(harness::StatusOf(broker, "Groups"), "");
+    for (const char* set : {"CapEff", "CapPrm", "CapInh", "CapAmb"}) {
+      EXPECT_EQ(harness::StatusOf(broker, set), "0000000000000000") << set;
+    }
+    EXPECT_EQ(harness::StatusOf(broker, "NoNewPrivs"), "1");
+  }
+  const pid_t former = broker_;
+  ASSERT_NO_FATAL_FAILURE(Kill(former));
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(former));
   ExpectServed();
   harness::ExpectNothingLost(*peer_);
 }

@@ -17,16 +17,14 @@
 namespace baton::driver_process {
 namespace {
 
-// It stays the user that `baton-driver` is.
-Identity IdentityOf(const EngineOptions& options) {
-  Identity identity;
+Identity With(Identity identity, const EngineOptions& options) {
   identity.realtime_priority = options.realtime_priority;
   identity.may_hurry = options.realtime_priority != 0;
   return identity;
 }
 
 // Returns only with an error.
-absl::Status BecomeBroker(BrokerInheritance inheritance, int code_file) {
+absl::Status BecomeBroker(BrokerInheritance inheritance, const Identity& identity, int code_file) {
   BATON_ASSIGN_OR_RETURN(
       inheritance.lifeline,
       ConfineChild({.arena = inheritance.arena,
@@ -40,30 +38,31 @@ absl::Status BecomeBroker(BrokerInheritance inheritance, int code_file) {
                           return kept;
                         }(),
                     .lifeline = inheritance.lifeline,
-                    .identity = IdentityOf(inheritance.options)}));
+                    .identity = With(identity, inheritance.options)}));
   BATON_ASSIGN_OR_RETURN(const BrokerTable table, BrokerTable::Of(inheritance));
   BATON_ASSIGN_OR_RETURN(const BatonDriverCode* const code, LoadDriverCode(code_file));
   (void)close(code_file);
   return absl::InternalError(code->run_broker(&table.host()));
 }
 
-void RunBroker(BrokerInheritance inheritance, const ProgramFile& code) {
+void RunBroker(BrokerInheritance inheritance, const Identity& identity, const ProgramFile& code) {
   BeginChild("baton-broker");
   BoardStatus& failed = inheritance.board->failed[inheritance.place];
-  failed.Store(BecomeBroker(std::move(inheritance), code.descriptor()));
+  failed.Store(BecomeBroker(std::move(inheritance), identity, code.descriptor()));
 }
 
 class PlacedForks final : public BrokerForks {
  public:
-  PlacedForks(ReplaceableProgram code, std::function<void(const std::function<void()>&)> place)
-      : code_(std::move(code)), place_(std::move(place)) {}
+  PlacedForks(ReplaceableProgram code, const Identity& identity,
+              std::function<void(const std::function<void()>&)> place)
+      : code_(std::move(code)), identity_(identity), place_(std::move(place)) {}
 
   absl::StatusOr<ForkedChild> Fork(BrokerInheritance inheritance, Code which) override {
     BATON_ASSIGN_OR_RETURN(const ProgramFile code,
                            which == Code::kNext ? code_.ToRun() : code_.Proven());
     if (which == Code::kProven) (void)LoadDriverCode(code.descriptor());
     absl::StatusOr<ForkedChild> child = absl::UnknownError("");
-    place_([&] { child = ForkChild([&] { RunBroker(std::move(inheritance), code); }); });
+    place_([&] { child = ForkChild([&] { RunBroker(std::move(inheritance), identity_, code); }); });
     return child;
   }
   std::string Reap(int pidfd) override { return ReapProgram(pidfd); }
@@ -78,14 +77,16 @@ class PlacedForks final : public BrokerForks {
 
  private:
   ReplaceableProgram code_;
+  const Identity identity_;
   const std::function<void(const std::function<void()>&)> place_;
 };
 
 }  // namespace
 
 std::unique_ptr<BrokerForks> RealBrokerForks(
-    ReplaceableProgram code, std::function<void(const std::function<void()>&)> place) {
-  return std::make_unique<PlacedForks>(std::move(code), std::move(place));
+    ReplaceableProgram code, const Identity& identity,
+    std::function<void(const std::function<void()>&)> place) {
+  return std::make_unique<PlacedForks>(std::move(code), identity, std::move(place));
 }
 
 }  // namespace baton::driver_process

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "supervisor/driver/broker/broker_process.h"
+#include "supervisor/driver/workers/confine.h"
 #include "supervisor/driver/workers/forked_child.h"
 
 namespace baton {
@@ -39,10 +40,12 @@ class BrokerForks {
   virtual void GiveUpCode() {}
 };
 
-// Forks this process. `code`: see driver_code.h. `place` runs its argument where brokers are to run
-// (ThreadsOn). A broker stores on the board why its code cannot be used.
+// Forks this process. `code`: see driver_code.h. Brokers become the user and group of `identity`,
+// whose file of code has to be readable for them. `place` runs its argument where brokers are to
+// run (ThreadsOn). A broker stores on the board why its code cannot be used.
 std::unique_ptr<BrokerForks> RealBrokerForks(
-    ReplaceableProgram code, std::function<void(const std::function<void()>&)> place);
+    ReplaceableProgram code, const Identity& identity,
+    std::function<void(const std::function<void()>&)> place);
 
 }  // namespace baton::driver_process
 

@@ -37,7 +37,7 @@ absl::Status TakeIdentity(const Identity& identity) {
   if (setgroups(0, nullptr) != 0 && !(errno == EPERM && IsOurs(identity))) {
     return ErrnoStatus(errno,
                        "setgroups: batond cannot change its user. Let native.uid and native.gid be "
-                       "its own, or run it as root");
+                       "its own, and leave --broker-user out, or run it as root");
   }
   if (identity.gid && setresgid(*identity.gid, *identity.gid, *identity.gid) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot become gid ", *identity.gid));

@@ -314,14 +314,16 @@ TEST_F(ControlUserTest, shouldBeAUserThatThereIs) {
               HasSubstr("--control-user nobody-of-that-name: there is no such user"));
 }
 
-TEST_F(ControlUserTest, shouldRefuseAUserOfNicsThatThereIsNot) {
+TEST_F(ControlUserTest, shouldRefuseAUserOfOthersThatThereIsNot) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
-  BatondProcess::Options options = Options();
-  options.arguments.insert(options.arguments.end(), {"--nic-user", "nobody-of-that-name"});
-  BatondProcess batond(stage_, std::move(options));
-  EXPECT_EQ(batond.Wait(), 2);
-  EXPECT_THAT(batond.standard_error(),
-              HasSubstr("--nic-user nobody-of-that-name: there is no such user"));
+  for (const char* option : {"--nic-user", "--broker-user"}) {
+    BatondProcess::Options options = Options();
+    options.arguments.insert(options.arguments.end(), {option, "nobody-of-that-name"});
+    BatondProcess batond(stage_, std::move(options));
+    EXPECT_EQ(batond.Wait(), 2);
+    EXPECT_THAT(batond.standard_error(),
+                HasSubstr(absl::StrCat(option, " nobody-of-that-name: there is no such user")));
+  }
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ class BrokeredEngineTest : public ::testing::Test {
         BrokeredEngine::Create(
             &*arena_, nic_.device.get(), &listener_, options,
             RealBrokerForks(ReplaceableCode(harness::Binaries().Find("libbaton-driver.so").value()),
-                            [](const auto& fork) { fork(); })));
+                            Identity(), [](const auto& fork) { fork(); })));
     engine_->Start();
     ASSERT_TRUE(Until([&] { return engine_->broker() != 0 && engine_->twin() != 0; }));
   }
