@@ -64,10 +64,17 @@ absl::Status CallSocket::AddSocket() {
   return absl::OkStatus();
 }
 
+absl::Status CallSocket::BeginTakeOver() {
+  formers_.push_back(number_);
+  return AddSocket();
+}
+
 absl::Status CallSocket::TakeOver() {
-  const uint32_t former = number_;
-  BATON_RETURN_IF_ERROR(AddSocket());
-  return Call(control::EndSocket{.number = former}).status();
+  for (const uint32_t former : formers_) {
+    BATON_RETURN_IF_ERROR(Call(control::EndSocket{.number = former}).status());
+  }
+  formers_.clear();
+  return absl::OkStatus();
 }
 
 absl::Status CallSocket::Lost(absl::string_view why) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,8 +44,10 @@ class CallSocket {
   absl::Status AfterFork();
   // A forked process that makes no calls calls this instead. Every call then fails.
   void GiveUp() { forked_ = given_up_ = true; }
-  // A forked process that follows the opener, which is dead, calls it: it is the opener from now
-  // on. Nothing that the former one has sent is executed any more.
+  // A forked process that follows the opener, which is dead, calls both: it is the opener from now
+  // on. Nothing is executed any more that the former one has sent, or that a process has sent which
+  // was to follow it and has forked this one in between.
+  absl::Status BeginTakeOver();
   absl::Status TakeOver();
   bool forked() const { return forked_; }
   bool lost() const { return lost_; }
@@ -70,7 +73,8 @@ class CallSocket {
   FileDescriptor file_;
   std::function<void()> turn_;
   FileDescriptor calls_;
-  uint32_t number_ = 0;  // the NIC's, of calls_
+  uint32_t number_ = 0;            // the NIC's, of calls_
+  std::vector<uint32_t> formers_;  // numbers of dead processes' sockets, until TakeOver()
   uint32_t last_tag_ = 0;
   bool forked_ = false;
   bool given_up_ = false;

@@ -125,6 +125,7 @@ absl::Status Device::CheckFollowable() const {
   return absl::UnimplementedError(absl::StrCat("on device ", std::string(name()),
                                                " nobody can follow the process that opened it"));
 }
+absl::Status Device::BeginTakeOver() { return CheckFollowable(); }
 absl::Status Device::TakeOver() { return CheckFollowable(); }
 absl::StatusOr<Device::AdoptedId> Device::AdoptId(FormerId /*former*/) { return CheckFollowable(); }
 absl::StatusOr<std::unique_ptr<MemoryRegion>> Device::AdoptRegion(uint32_t /*rkey*/) {

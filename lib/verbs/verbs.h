@@ -538,12 +538,16 @@ class Device {
   // Sets whether processes that are forked from now on have the memory that a follower needs.
   virtual absl::Status SetFollowable(bool /*followable*/) { return absl::OkStatus(); }
 
-  // A forked process that has not called AfterFork() calls this once the opener is dead, and is the
-  // opener from then on. It has the objects and the listeners from before the fork. Objects that
-  // were made later stay until the device is closed. Its ids are none any more: AdoptId() makes
-  // them anew. DestroyUnknownIds() follows, before anything else is asked of ids. The last event
-  // that the former opener took with NextEvent(), and the last with NextDeviceEvent(), come again,
-  // unless it had asked for another one since.
+  // A forked process that has not called AfterFork() calls this once the opener is dead. It makes
+  // what the takeover needs. So a process that it forks next can follow it, should it die in
+  // TakeOver(), by calling both.
+  virtual absl::Status BeginTakeOver();
+  // Called after BeginTakeOver(). This process is the opener from then on. It has the objects and
+  // the listeners from before the fork. Objects that were made later stay until the device is
+  // closed. Its ids are none any more: AdoptId() makes them anew. DestroyUnknownIds() follows,
+  // before anything else is asked of ids. The last event that the former opener took with
+  // NextEvent(), and the last with NextDeviceEvent(), come again, unless it had asked for another
+  // one since.
   virtual absl::Status TakeOver();
   // How far a former opener had come with a connection, as far as it has stored.
   enum class IdStage : uint8_t {

@@ -54,8 +54,9 @@ class DriverHost {
 
   // OK if a process that is forked from this one can follow it.
   absl::Status CheckFollowable() const;
-  // See HostEngine. REQUIRES: CheckFollowable() has returned OK.
+  // See HostEngine and verbs::Device. REQUIRES: CheckFollowable() has returned OK.
   absl::Status SetFollowable(bool followable) { return host_->SetFollowable(followable); }
+  absl::Status BeginTakeOver() { return device_->BeginTakeOver(); }
   absl::Status TakeOver();
   bool TakeForksChanged() {
     const bool code_changed = forks_ != nullptr && forks_->TakeCodeChanged();

@@ -267,7 +267,8 @@ void DriverProcess::MakeTwin() {
   if (!can.ok()) {
     return spdlog::info("connections end with this process: {}", MessageOf(can));
   }
-  auto made = HostTwin::Make([this](bool shown) { return host_->SetFollowable(shown); });
+  auto made = HostTwin::Make([this](bool shown) { return host_->SetFollowable(shown); },
+                             [this] { take_over_begun_ = host_->BeginTakeOver(); });
   if (!made.ok()) return spdlog::error("it has no twin: {}", MessageOf(made.status()));
   twin_ = *std::move(made);
   renew_twin_at_ = Clock::now();
@@ -304,8 +305,8 @@ void DriverProcess::Follow() {
   }
   keeper_.ForgetFormer();
   keeper_hung_ = false;
-  const absl::Status followed = host_->TakeOver();
-  if (!followed.ok()) return EndFor(followed);
+  if (!take_over_begun_.ok()) return EndFor(take_over_begun_);
+  if (const absl::Status followed = host_->TakeOver(); !followed.ok()) return EndFor(followed);
   former_end_ = "ended with the baton-driver that had started it";
   // An order may have killed the former one. It would kill this one, too, if the next keeper gave
   // it.
@@ -315,11 +316,12 @@ void DriverProcess::Follow() {
   ended_at_ = begun;
   start_at_ = begun;
   beat_at_ = processes_beat_at_ = {};
-  renew_twin_at_ = begun;
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun);
   Report("driver_followed",
          absl::StrCat("baton-driver has died; its twin, pid ", getpid(), ", took over in ",
                       took.count(), " us: connections and workers went on"));
+  // The one that was forked before the takeover would repeat it.
+  (void)RenewTwin(/*must=*/true);
 }
 
 void DriverProcess::LookAtTwin() {
@@ -407,6 +409,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kDealWith:
       status = dealings_.Begin(order.deal_with());
       if (twin_) twin_->Note(status.ok() ? order.deal_with().SerializeAsString() : "");
+      if (dealings_.TakeCountEnded()) renew_twin_at_ = Clock::now();
       break;
     case DriverOrder::kShowLife:
       keeper_.NoteLife();

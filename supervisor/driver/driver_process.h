@@ -94,6 +94,7 @@ class DriverProcess {
   uint32_t entries_set_aside_ = 0;
   std::optional<HostTwin> twin_;  // none: nobody can follow this process
   std::optional<Clock::time_point> renew_twin_at_;
+  absl::Status take_over_begun_;
   bool twin_refused_ = false;  // the last could not be forked, and that was reported
   FileDescriptor signals_, news_wake_;
   bool ready_once_ = false;

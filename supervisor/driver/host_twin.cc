@@ -35,9 +35,10 @@ bool ReapOne(const FileDescriptor& pidfd) {
 
 }  // namespace
 
-absl::StatusOr<HostTwin> HostTwin::Make(std::function<absl::Status(bool)> show) {
+absl::StatusOr<HostTwin> HostTwin::Make(std::function<absl::Status(bool)> show,
+                                        std::function<void()> begin_take_over) {
   BATON_ASSIGN_OR_RETURN(auto board, SharedArray<Board>::Make(1));
-  return HostTwin(std::move(show), std::move(board));
+  return HostTwin(std::move(show), std::move(begin_take_over), std::move(board));
 }
 
 absl::Status HostTwin::Show(bool shown) {
@@ -46,25 +47,53 @@ absl::Status HostTwin::Show(bool shown) {
 }
 
 absl::StatusOr<HostTwin::Side> HostTwin::Renew(const std::function<void()>& begin) {
-  const uint64_t number = board().last_number.fetch_add(1) + 1;
-  BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
   const absl::Status shown = Show(true);
-  absl::StatusOr<ForkedChild> twin = shown.ok() ? Fork() : absl::StatusOr<ForkedChild>(shown);
-  const bool is_twin = twin.ok() && twin->pid == 0;
-  if (is_twin) {
-    begin();
-    AwaitDeath(original, number);
-  }
+  absl::StatusOr<Forked> twin =
+      shown.ok() ? ForkTwin(NewNumber(), begin) : absl::StatusOr<Forked>(shown);
+  const bool follows = twin.ok() && twin->follows;
+  if (follows) BeginToFollow();
   // Both processes come here.
   const absl::Status hidden = Show(false);
-  if (is_twin) return Side::kTwin;
+  if (follows) return Side::kTwin;
   BATON_RETURN_IF_ERROR(twin.status());
   BATON_RETURN_IF_ERROR(hidden);
-  board().heir.store(number);
-  EndTwin();
-  pid_ = twin->pid;
-  pidfd_ = std::move(twin->pidfd);
+  board().heir.store(twin->number);
+  Replace(*std::move(twin));
   return Side::kOriginal;
+}
+
+// The twin returns from this when it has to follow.
+absl::StatusOr<HostTwin::Forked> HostTwin::ForkTwin(uint64_t number,
+                                                    const std::function<void()>& begin) {
+  Forked twin;
+  twin.number = number;
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
+  BATON_ASSIGN_OR_RETURN(twin.child, Fork());
+  if (twin.child.pid != 0) return twin;
+  begin();
+  AwaitDeath(original, number);
+  twin.follows = true;
+  return twin;
+}
+
+// Whoever takes over has a twin before it takes its first step. If it dies, its twin comes to the
+// same place, and forks another one.
+void HostTwin::BeginToFollow() {
+  for (;;) {
+    begin_take_over_();
+    const uint64_t number = NewNumber();
+    board().heir.store(number);
+    absl::StatusOr<Forked> next = ForkTwin(number, [] {});
+    if (next.ok() && next->follows) continue;
+    if (next.ok()) Replace(*std::move(next));
+    return;
+  }
+}
+
+void HostTwin::Replace(Forked twin) {
+  EndTwin();
+  pid_ = twin.child.pid;
+  pidfd_ = std::move(twin.child.pidfd);
 }
 
 // In the twin. Returns when it has to follow. All descriptors of the dead process are closed then.

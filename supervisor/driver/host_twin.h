@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/shared_array.h"
+#include "supervisor/driver/workers/forked_child.h"
 
 namespace baton::driver_process {
 
@@ -29,15 +30,18 @@ namespace baton::driver_process {
 class HostTwin {
  public:
   // `show`: makes the shared memory visible to the next fork (true), or hides it (false).
-  static absl::StatusOr<HostTwin> Make(std::function<absl::Status(bool)> show);
+  // `begin_take_over`: called in a twin that follows, before it forks the next one.
+  static absl::StatusOr<HostTwin> Make(std::function<absl::Status(bool)> show,
+                                       std::function<void()> begin_take_over);
 
   // Where a call of Renew() returns.
   enum class Side {
     kOriginal,
     kTwin,  // the process that called is dead, and this one follows it
   };
-  // Forks a twin, and ends the former one. The twin waits in this call, and calls `begin` first. An
-  // error: there is no twin, or only the former one.
+  // Forks a twin, and ends the former one. The twin waits in this call, and calls `begin` first.
+  // When it follows, it has forked one itself, if it could: that one follows if this one dies
+  // before it has called Renew(). An error: there is no twin, or only the former one.
   absl::StatusOr<Side> Renew(const std::function<void()>& begin);
 
   // Ends the twin. Nobody follows this process any more.
@@ -72,16 +76,30 @@ class HostTwin {
     char noted[kMostNoted] = {};
   };
 
-  HostTwin(std::function<absl::Status(bool)> show, SharedArray<Board> board)
-      : show_(std::move(show)), boards_(std::move(board)) {}
+  struct Forked {
+    uint64_t number = 0;
+    bool follows = false;  // it is this process, and the one that forked it is dead
+    ForkedChild child;
+  };
+
+  HostTwin(std::function<absl::Status(bool)> show, std::function<void()> begin_take_over,
+           SharedArray<Board> board)
+      : show_(std::move(show)),
+        begin_take_over_(std::move(begin_take_over)),
+        boards_(std::move(board)) {}
 
   Board& board() const { return boards_[0]; }
   absl::Status Show(bool shown);
+  uint64_t NewNumber() const { return board().last_number.fetch_add(1) + 1; }
+  absl::StatusOr<Forked> ForkTwin(uint64_t number, const std::function<void()>& begin);
   void AwaitDeath(const FileDescriptor& original, uint64_t number);
+  void BeginToFollow();
+  void Replace(Forked twin);
   void EndTwin();
   void ReapEnded();
 
   std::function<absl::Status(bool)> show_;
+  std::function<void()> begin_take_over_;
   SharedArray<Board> boards_;  // one
   pid_t pid_ = 0;
   FileDescriptor pidfd_;

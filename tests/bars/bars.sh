@@ -230,6 +230,13 @@ bar-broker-steps() {
     --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" --test_filter='*CutShort' //tests/supervisor/driver:brokered_engine_test
 }
 
+# A twin of baton-driver that takes over is killed at each entry into a system call of that and at each exit, and after
+# each of 1,000 instructions; with brokered and with native workers: the twin that it has forked goes on, all zero.
+# BATON_DRIVER_STEP=N: at every Nth of these places.
+bar-driver-steps() {
+  run_test --test_timeout=7200 --test_env=BATON_DRIVER_STEP="${BATON_DRIVER_STEP:-1}" //tests/crash:driver_steps_test
+}
+
 # Each fuzzer runs 10 million inputs, or 20 minutes, and finds nothing.
 bar-fuzz() { ./run fuzz --runs 10000000 --seconds 1200; }
 

@@ -3,13 +3,11 @@
 //
 // BATON_KEEPER_STEP: every how many of these places a keeper is killed at (121); 1: at each.
 // BATON_KEEPER_FIRST: the first of them (1).
-#include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 
@@ -18,7 +16,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,9 +27,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/crash/crash_fixture.h"
+#include "tests/crash/traced_process.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
@@ -55,10 +52,8 @@ class TracedKeeper {
   absl::Status KillAndAwaitNext();
 
   // These need a keeper that KillAndAwaitNext has stopped.
-  // Runs its main thread to the next entry into a system call, or exit from one.
-  absl::Status RunToCall();
-  // Executes instructions; a system call is one.
-  absl::Status Step(uint64_t instructions);
+  absl::Status RunToCall() const { return crash::RunToCall(keeper_); }
+  absl::Status Step(uint64_t instructions) const { return crash::Step(keeper_, instructions); }
   // Lets it run by itself from now on.
   void LetGo();
 
@@ -68,7 +63,6 @@ class TracedKeeper {
   std::string Received() const;
 
  private:
-  absl::Status Stopped(pid_t process, int* status) const;
   absl::Status Kill();
   absl::Status AwaitFork();  // of the driver, which stays stopped
   absl::StatusOr<bool> RunToProgram();
@@ -80,38 +74,7 @@ class TracedKeeper {
 
 namespace {
 
-constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(20);
-constexpr uint64_t kSoonNanoseconds = 100'000;
-constexpr timespec kLook = {0, 50'000};
-constexpr int kCallStop = SIGTRAP | 0x80;  // PTRACE_O_TRACESYSGOOD
 constexpr size_t kReceivedBytes = 256;
-
-absl::Status Trace(int request, pid_t process, uintptr_t data) {
-  if (ptrace(static_cast<__ptrace_request>(request), process, nullptr, data) == 0) {
-    return absl::OkStatus();
-  }
-  return ErrnoStatus(errno, absl::StrCat("ptrace(", request, ") of process ", process));
-}
-
-bool IsEvent(int status, int event) { return status >> 8 == (SIGTRAP | event << 8); }
-
-// The signal that the process is about to get, which goes on to it; 0: it has stopped for another
-// reason.
-int SignalIn(int status) {
-  const int signal = WSTOPSIG(status);
-  return status >> 16 != 0 || signal == SIGTRAP || signal == kCallStop ? 0 : signal;
-}
-
-user_regs_struct RegistersOf(pid_t process) {
-  user_regs_struct registers = {};
-  (void)ptrace(PTRACE_GETREGS, process, nullptr, &registers);
-  return registers;
-}
-
-bool Read(pid_t process, uintptr_t from, void* to, size_t bytes) {
-  const iovec ours = {to, bytes}, its = {reinterpret_cast<void*>(from), bytes};
-  return process_vm_readv(process, &ours, 1, &its, 1, 0) == static_cast<ssize_t>(bytes);
-}
 
 using ::testing::HasSubstr;
 
@@ -280,27 +243,6 @@ INSTANTIATE_TEST_SUITE_P(Workers, KeeperSteps, testing::Bool(),
 
 TracedKeeper::~TracedKeeper() { LetGo(); }
 
-// Does not wait for any child, which would take others' ends. Looks without a pause at first: there
-// are thousands of stops, and each comes soon.
-absl::Status TracedKeeper::Stopped(pid_t process, int* status) const {
-  const uint64_t begin = MonotonicNanoseconds();
-  const auto patience = static_cast<uint64_t>(harness::Patient(kPatience).count());
-  pid_t changed;
-  while ((changed = waitpid(process, status, __WALL | WNOHANG)) == 0) {
-    const uint64_t waited = MonotonicNanoseconds() - begin;
-    if (waited > patience) {
-      return absl::DeadlineExceededError(absl::StrCat("process ", process, " does not stop"));
-    }
-    if (waited < kSoonNanoseconds) {
-      sched_yield();
-    } else {
-      nanosleep(&kLook, nullptr);
-    }
-  }
-  if (changed != process) return ErrnoStatus(errno, absl::StrCat("waitpid of ", process));
-  return absl::OkStatus();
-}
-
 absl::Status TracedKeeper::KillAndAwaitNext() {
   // Before the keeper's end, after which the driver soon starts the next. The keeper inherits it.
   BATON_RETURN_IF_ERROR(Trace(PTRACE_SEIZE, driver_, PTRACE_O_TRACEFORK));
@@ -317,7 +259,7 @@ absl::Status TracedKeeper::KillAndAwaitNext() {
 // when another one replaces it. Returns false for one.
 absl::StatusOr<bool> TracedKeeper::RunToProgram() {
   int status = 0;
-  BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
+  BATON_RETURN_IF_ERROR(AwaitStop(keeper_, &status));
   BATON_RETURN_IF_ERROR(Trace(PTRACE_SETOPTIONS, keeper_,
                               PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL));
   bool is_twin = false;
@@ -333,7 +275,7 @@ absl::StatusOr<bool> TracedKeeper::RunToProgram() {
     }));
     if (!is_twin) continue;
     (void)Trace(PTRACE_INTERRUPT, keeper_, 0);  // fails if it has ended
-    BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
+    BATON_RETURN_IF_ERROR(AwaitStop(keeper_, &status));
   }
   return WIFSTOPPED(status);
 }
@@ -342,14 +284,14 @@ absl::Status TracedKeeper::Kill() {
   if (kill(keeper_, SIGKILL) != 0) return ErrnoStatus(errno, "kill");
   // The driver reaps a traced process after its tracer.
   int status = 0;
-  if (std::exchange(stopped_, false)) return Stopped(keeper_, &status);
+  if (std::exchange(stopped_, false)) return AwaitStop(keeper_, &status);
   return absl::OkStatus();
 }
 
 absl::Status TracedKeeper::AwaitFork() {
   for (;;) {
     int status = 0;
-    BATON_RETURN_IF_ERROR(Stopped(driver_, &status));
+    BATON_RETURN_IF_ERROR(AwaitStop(driver_, &status));
     if (!WIFSTOPPED(status)) return absl::InternalError("the driver has ended");
     if (IsEvent(status, PTRACE_EVENT_FORK)) {
       unsigned long child = 0;
@@ -360,26 +302,6 @@ absl::Status TracedKeeper::AwaitFork() {
     }
     BATON_RETURN_IF_ERROR(Trace(PTRACE_CONT, driver_, SignalIn(status)));
   }
-}
-
-absl::Status TracedKeeper::RunToCall() {
-  int status = 0;
-  do {
-    BATON_RETURN_IF_ERROR(Trace(PTRACE_SYSCALL, keeper_, SignalIn(status)));
-    BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
-    if (!WIFSTOPPED(status)) return absl::InternalError("the keeper has ended by itself");
-  } while (WSTOPSIG(status) != kCallStop);
-  return absl::OkStatus();
-}
-
-absl::Status TracedKeeper::Step(uint64_t instructions) {
-  for (uint64_t i = 0; i < instructions; ++i) {
-    BATON_RETURN_IF_ERROR(Trace(PTRACE_SINGLESTEP, keeper_, 0));
-    int status = 0;
-    BATON_RETURN_IF_ERROR(Stopped(keeper_, &status));
-    if (!WIFSTOPPED(status)) return absl::InternalError("the keeper has ended by itself");
-  }
-  return absl::OkStatus();
 }
 
 void TracedKeeper::LetGo() {
@@ -394,14 +316,14 @@ std::string TracedKeeper::Received() const {
   msghdr header = {};
   iovec part = {};
   if (registers.orig_rax != SYS_recvmsg || got <= 0 ||
-      !Read(keeper_, registers.rsi, &header, sizeof(header)) ||
-      !Read(keeper_, reinterpret_cast<uintptr_t>(header.msg_iov), &part, sizeof(part))) {
+      !ReadFrom(keeper_, registers.rsi, &header, sizeof(header)) ||
+      !ReadFrom(keeper_, reinterpret_cast<uintptr_t>(header.msg_iov), &part, sizeof(part))) {
     return "";
   }
   std::string received(std::min<size_t>({static_cast<size_t>(got), part.iov_len, kReceivedBytes}),
                        '\0');
-  if (!Read(keeper_, reinterpret_cast<uintptr_t>(part.iov_base), received.data(),
-            received.size())) {
+  if (!ReadFrom(keeper_, reinterpret_cast<uintptr_t>(part.iov_base), received.data(),
+                received.size())) {
     return "";
   }
   return received;

@@ -35,27 +35,27 @@ bool CmIds::Deliver(const CmEventSlot& event, CmEvent* out) {
 }
 
 bool CmIds::NextEvent(CmEvent* event) {
-  while (!waiting_.empty()) {
-    const CmEventSlot next = waiting_.front();
-    waiting_.pop_front();
-    if (Deliver(next, event)) return true;
-  }
+  if (std::exchange(former_last_waits_, false) && Deliver(*former_last_, event)) return true;
   CmEventSlot& last = (*last_)[0];
   for (;;) {
     last.event = kNoEvent;
     const absl::StatusOr<bool> there = file_->NextEvent(&last);
-    if (!there.ok() || !*there) return false;
+    if (!there.ok() || !*there) {
+      if (std::exchange(may_have_unread_, false) && closes_former_) ForgetFormer();
+      return false;
+    }
+    if (IsFormerLast(last)) continue;
+    // The events of requests that nobody had read come with their listener, and their ids do not.
+    if (!former_.empty() && last.number() == CmEventNumber::kConnectRequest) (void)Adopt(last.id);
     if (Deliver(last, event)) return true;
   }
 }
 
-// The kernel gives the id's number again at once. A request may have it by now whose event waits.
+// The kernel gives the id's number again at once.
 void CmIds::ForgetEventsOf(uint32_t number) {
   CmEventSlot& last = (*last_)[0];
   if (last.event != kNoEvent && last.id == number) last.event = kNoEvent;
-  std::erase_if(waiting_, [number](const CmEventSlot& event) {
-    return event.id == number && event.number() != CmEventNumber::kConnectRequest;
-  });
+  if (former_last_ && former_last_->id == number) former_last_waits_ = false;
 }
 
 // ---------------------------------------------------------------- a follower
@@ -63,60 +63,57 @@ void CmIds::ForgetEventsOf(uint32_t number) {
 // A follower's listeners have other uids than those that the dead process made last.
 constexpr uint64_t kUidsOfOneProcess = uint64_t{1} << 32;
 
-absl::Status CmIds::TakeOver() {
+absl::Status CmIds::BeginTakeOver() {
   BATON_ASSIGN_OR_RETURN(CmFile file, CmFile::Open());
-  former_ = std::exchange(file_, std::move(file));
+  former_.push_back(*std::exchange(file_, std::move(file)));
   last_uid_ += kUidsOfOneProcess;
-  waiting_.clear();
+  return absl::OkStatus();
+}
+
+void CmIds::TakeOver() {
   former_last_.reset();
+  former_last_waits_ = closes_former_ = false;
+  may_have_unread_ = true;
   if ((*last_)[0].event != kNoEvent) former_last_ = (*last_)[0];
   const std::vector<std::pair<const uint32_t, CmEndpoint*>> endpoints(endpoints_.begin(),
                                                                       endpoints_.end());
   for (const auto& [number, endpoint] : endpoints) endpoint->OnFormer();
-  return absl::OkStatus();
 }
 
 absl::Status CmIds::Adopt(uint32_t number) {
-  const absl::Status moved = file_->Migrate(former_->fd(), number).status();
-  return moved.ok() ? moved : absl::NotFoundError(moved.message());
+  absl::Status moved = absl::NotFoundError("there is no former file");
+  for (size_t i = former_.size(); i-- > 0;) {
+    moved = file_->Migrate(former_[i].fd(), number).status();
+    if (moved.ok()) return moved;
+  }
+  return absl::NotFoundError(moved.message());
 }
 
 const CmEventSlot* CmIds::LastOf(uint32_t number) const {
   return former_last_ && former_last_->id == number ? &*former_last_ : nullptr;
 }
 
-// The events of requests that nobody had read come with their listener, and their ids do not.
-void CmIds::KeepUnread() {
-  CmEventSlot event;
-  for (;;) {
-    const absl::StatusOr<bool> there = file_->NextEvent(&event);
-    if (!there.ok() || !*there) return;
-    const bool requested = event.number() == CmEventNumber::kConnectRequest;
-    // The kernel had filled the dead process's slot, and not forgotten the event yet.
-    if (requested && former_last_ && std::memcmp(&event, &*former_last_, sizeof(event)) == 0) {
-      continue;
-    }
-    // The id of a request that came after its listener was moved is in this file already.
-    if (requested) (void)Adopt(event.id);
-    waiting_.push_back(event);
-  }
+// The kernel had filled the dead process's slot, and not forgotten the event yet.
+bool CmIds::IsFormerLast(const CmEventSlot& event) const {
+  return former_last_ && event.number() == CmEventNumber::kConnectRequest &&
+         std::memcmp(&event, &*former_last_, sizeof(event)) == 0;
 }
 
-// The dead process may not have handled it. What was handled already changes nothing. A request has
-// an endpoint then, or has no id any more.
-void CmIds::KeepLast() {
-  if (!former_last_) return;
-  const bool requested = former_last_->number() == CmEventNumber::kConnectRequest;
-  if (requested && (endpoints_.contains(former_last_->id) || !Adopt(former_last_->id).ok())) return;
-  waiting_.push_front(*former_last_);
-}
-
+// The dead process may not have handled its last event. What was handled already changes nothing. A
+// request has an endpoint then, or has no id any more.
 void CmIds::TakeRest() {
   std::vector<CmEndpoint*> listeners;
   for (const auto& [uid, listener] : listeners_) listeners.push_back(listener);
   for (CmEndpoint* const listener : listeners) listener->Rejoin();
-  KeepLast();
-  KeepUnread();
+  if (!former_last_) return;
+  const bool requested = former_last_->number() == CmEventNumber::kConnectRequest;
+  former_last_waits_ =
+      !requested || (!endpoints_.contains(former_last_->id) && Adopt(former_last_->id).ok());
+}
+
+// Called when all events were read that had come before the takeover.
+void CmIds::ForgetFormer() {
+  former_.clear();
   former_last_.reset();
 }
 

@@ -4,9 +4,9 @@
 #define LIB_VERBS_RDMA_CM_ID_H_
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -47,19 +47,24 @@ class CmIds {
   // Reads the next event that has to be reported. False: there is none.
   bool NextEvent(CmEvent* event);
 
-  // For a process that follows the one that opened the file: Device::{SetFollowable,TakeOver,
-  // AdoptId,DestroyUnknownIds}.
+  // For a process that follows the one that opened the file: Device::{SetFollowable,BeginTakeOver,
+  // TakeOver,AdoptId,DestroyUnknownIds}.
 
   absl::Status SetFollowable(bool followable) { return last_->SetInherited(followable); }
-  absl::Status TakeOver();
-  // Moves a connection's id from the dead process's file. kNotFound: it is not there.
+  absl::Status BeginTakeOver();
+  void TakeOver();
+  // Moves a connection's id from a dead process's file. kNotFound: it is not there.
   absl::Status Adopt(uint32_t number);
   // The event that the dead process read last, if it was of this id. It may not have handled it.
   const CmEventSlot* LastOf(uint32_t number) const;
-  // Takes the listeners and the requests that nobody has seen. The kernel destroys all ids that are
-  // left in the dead process's file, once CloseFormer() is called.
+  // Takes the listeners. NextEvent() takes the requests that nobody has seen. After
+  // LetFormerClose() the kernel destroys all ids that are left in dead processes' files, once
+  // NextEvent() has returned false.
   void TakeRest();
-  void CloseFormer() { former_.reset(); }
+  void LetFormerClose() {
+    closes_former_ = true;
+    if (!may_have_unread_) ForgetFormer();
+  }
 
   // The file is not closed: see CmFile.
   void Leave() { file_->Leave(); }
@@ -70,8 +75,8 @@ class CmIds {
 
   bool Deliver(const CmEventSlot& event, CmEvent* out);
   void ForgetEventsOf(uint32_t number);
-  void KeepUnread();
-  void KeepLast();
+  bool IsFormerLast(const CmEventSlot& event) const;
+  void ForgetFormer();
 
   std::optional<CmFile> file_;
   absl::flat_hash_map<uint32_t, CmEndpoint*> endpoints_;  // by the id's number
@@ -81,9 +86,11 @@ class CmIds {
   // follower has the memory, too. The kernel fills it before it forgets the event.
   std::optional<SharedArray<CmEventSlot>> last_;
   // A follower alone uses these.
-  std::optional<CmFile> former_;  // the dead process's file
+  std::vector<CmFile> former_;  // dead processes' files, the oldest first
   std::optional<CmEventSlot> former_last_;
-  std::deque<CmEventSlot> waiting_;  // to be delivered before others
+  bool former_last_waits_ = false;  // to be delivered before others
+  bool may_have_unread_ = false;    // events of before
+  bool closes_former_ = false;
 };
 
 // Owns an id: it is destroyed, and its endpoint gets no event any more. `ids` outlive it.

@@ -136,7 +136,7 @@ struct DeviceCore {
   void Dispose(CmId id);
   void OnPortUp() {
     kept_ids.clear();
-    cm.CloseFormer();
+    cm.LetFormerClose();
   }
 
   VerbsContext context;

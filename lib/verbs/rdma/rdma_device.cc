@@ -150,6 +150,7 @@ class RdmaDevice final : public Device {
   absl::Status SetFollowable(bool followable) override {
     return core_.cm.SetFollowable(followable);
   }
+  absl::Status BeginTakeOver() override;
   absl::Status TakeOver() override;
   absl::StatusOr<AdoptedId> AdoptId(FormerId former) override {
     return RdmaConnectionId::Adopt(&core_, former);
@@ -325,16 +326,20 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Inherit(const BatonInherited
   return device;
 }
 
+absl::Status RdmaDevice::BeginTakeOver() {
+  BATON_RETURN_IF_ERROR(CheckFollowable());
+  return core_.cm.BeginTakeOver();
+}
+
 // Asynchronous events come by a file that this process has, too. One that the dead process had read
 // is lost: what it said of a queue pair is asked for here.
 absl::Status RdmaDevice::TakeOver() {
-  BATON_RETURN_IF_ERROR(CheckFollowable());
   core_.followed = true;
   core_.pushed.clear();
   core_.device_events.clear();
   for (CmId& id : core_.kept_ids) id.Release();
   core_.kept_ids.clear();
-  BATON_RETURN_IF_ERROR(core_.cm.TakeOver());
+  core_.cm.TakeOver();
   BATON_RETURN_IF_ERROR(core_.unanswered.Open(core_.unanswered.timeout_ms()));
   BATON_RETURN_IF_ERROR(WatchAll());
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
@@ -346,7 +351,7 @@ absl::Status RdmaDevice::TakeOver() {
 // While the port is down, nothing can be told to peers (DeviceCore::Dispose).
 absl::Status RdmaDevice::DestroyUnknownIds() {
   core_.cm.TakeRest();
-  if (!core_.IsPortDown()) core_.cm.CloseFormer();
+  if (!core_.IsPortDown()) core_.cm.LetFormerClose();
   return absl::OkStatus();
 }
 

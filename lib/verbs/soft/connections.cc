@@ -209,8 +209,12 @@ bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEve
   return true;
 }
 
-absl::Status SoftConnections::TakeOver() {
+absl::Status SoftConnections::BeginTakeOver() {
   ++openers_;
+  return calls_.BeginTakeOver();
+}
+
+absl::Status SoftConnections::TakeOver() {
   ids_.clear();
   given_ = false;
   more_ = true;  // the former opener may have read what the channel told

@@ -62,6 +62,7 @@ class SoftConnections {
   // Returns whether there may be an event.
   bool LookForEvents();
   // See Device.
+  absl::Status BeginTakeOver();
   absl::Status TakeOver();
   absl::StatusOr<Device::AdoptedId> AdoptId(Device::FormerId former);
   absl::Status DestroyUnknown();

@@ -131,6 +131,7 @@ class SoftDevice final : public Device {
                                            static_cast<SoftSharedReceiveQueue*>(shared));
   }
   absl::Status CheckFollowable() const override { return CheckForkable(); }
+  absl::Status BeginTakeOver() override;
   absl::Status TakeOver() override;
   absl::StatusOr<AdoptedId> AdoptId(FormerId former) override {
     return connections_->AdoptId(std::move(former));
@@ -249,9 +250,14 @@ absl::Status SoftDevice::OpenInherited(const BatonInheritedDevice& described) {
   return absl::OkStatus();
 }
 
+absl::Status SoftDevice::BeginTakeOver() {
+  BATON_RETURN_IF_ERROR(CheckFollowable());
+  BATON_RETURN_IF_ERROR(client_->calls().BeginTakeOver());
+  return connections_->BeginTakeOver();
+}
+
 // The former opener shares the epoll set and the flag, and its copies of the queues are of no use.
 absl::Status SoftDevice::TakeOver() {
-  BATON_RETURN_IF_ERROR(CheckFollowable());
   epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
   flag_ = Flag::Make();
   if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
 #include "lib/nic/call_socket.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/v1/config.pb.h"
@@ -39,6 +40,7 @@ class NicProcess {
   absl::Status TakeOver() {
     asked_ = false;
     silent_beats_ = 0;
+    BATON_RETURN_IF_ERROR(calls_.BeginTakeOver());
     return calls_.TakeOver();
   }
 

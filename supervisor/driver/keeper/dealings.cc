@@ -15,7 +15,10 @@ std::deque<Dealings::Count>::iterator Dealings::Find(const std::string& what) {
 absl::Status Dealings::Begin(const internal::DealWith& what, Clock::time_point now) {
   std::erase_if(counts_, [&](const Count& count) { return now - count.last_death >= kRemembered; });
   if (!present_.what().empty()) {
-    if (const auto done = Find(present_.what()); done != counts_.end()) counts_.erase(done);
+    if (const auto done = Find(present_.what()); done != counts_.end()) {
+      counts_.erase(done);
+      count_ended_ = true;
+    }
   }
   present_ = what;
   const auto count = Find(what.what());

@@ -41,6 +41,9 @@ class Dealings {
   void NoteOrderlyEnd() { present_.Clear(); }
   // This process follows a dead one, which was told last that its keeper deals with `what`.
   void Follow(internal::DealWith what) { present_ = std::move(what); }
+  // Returns whether the count of something that a keeper is done with has ended since the last
+  // call. A process that follows this one has to know it.
+  bool TakeCountEnded() { return std::exchange(count_ended_, false); }
   // Ends all counts, because other keepers follow that may not die of the same things.
   void ForgetCounts() { counts_.clear(); }
 
@@ -56,6 +59,7 @@ class Dealings {
 
   internal::DealWith present_;  // what the keeper deals with
   std::deque<Count> counts_;    // oldest first
+  bool count_ended_ = false;
 };
 
 }  // namespace baton::driver_process

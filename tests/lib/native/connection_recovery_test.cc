@@ -33,7 +33,7 @@ verbs::Device* followed_device = nullptr;
 void PassStep(const char* name) {
   if (std::strncmp(name, "manager-", 8) != 0 || steps_left < 0 || --steps_left >= 0) return;
   last_point = name;
-  EXPECT_TRUE(followed_device->TakeOver().ok());
+  EXPECT_TRUE(followed_device->BeginTakeOver().ok() && followed_device->TakeOver().ok());
   throw Death{name};
 }
 
@@ -64,7 +64,7 @@ class ConnectionRecoveryTest : public testing::ManagerFixture {
   void TakeOver() {
     for (bool done = false; !done;) {
       try {
-        if (deaths == 0) ASSERT_TRUE(device->TakeOver().ok());
+        if (deaths == 0) ASSERT_TRUE(device->BeginTakeOver().ok() && device->TakeOver().ok());
         const absl::Status taken = manager->TakeOver();
         ASSERT_TRUE(taken.ok()) << taken;
         done = true;

@@ -27,8 +27,11 @@ class HostTwinTest : public ::testing::Test {
     const pid_t process = fork();
     if (process == 0) {
       close(ends[0]);
-      auto twin = HostTwin::Make(show_);
-      if (twin.ok()) original(*twin);
+      auto twin = HostTwin::Make(show_, [this] { begin_take_over_(); });
+      if (twin.ok()) {
+        original(*twin);
+        twin->End();
+      }
       _exit(0);
     }
     close(ends[1]);
@@ -53,6 +56,7 @@ class HostTwinTest : public ::testing::Test {
 
   int said_ = -1;
   std::function<absl::Status(bool)> show_ = [](bool) { return absl::OkStatus(); };
+  std::function<void()> begin_take_over_ = [] {};
 };
 
 TEST_F(HostTwinTest, shouldGoOnWithWhatTheOriginalHadAtTheFork) {
@@ -166,6 +170,19 @@ TEST_F(HostTwinTest, shouldBeFollowedInTurnUntilTheyDieInARow) {
     while (Follows(twin)) Say("x");
     Die();
   });
+  EXPECT_GT(said.size(), 10u);
+  EXPECT_LT(said.size(), 50u);
+}
+
+TEST_F(HostTwinTest, shouldHaveATwinBeforeItTakesOver) {
+  int begun = 0;
+  begin_take_over_ = [&begun] { ++begun; };
+  const std::string said = AllThatIsSaid([&](HostTwin& twin) {
+    // A process that is to follow one that was to follow begins, too.
+    if (Follows(twin)) Say(absl::StrCat(begun % 10));
+    Die();
+  });
+  EXPECT_EQ(said.substr(0, 5), "12345");
   EXPECT_GT(said.size(), 10u);
   EXPECT_LT(said.size(), 50u);
 }

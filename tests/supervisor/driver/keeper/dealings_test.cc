@@ -45,7 +45,10 @@ TEST(DealingsTest, shouldCountAnewWhatAKeeperHasDoneWith) {
   Dealings dealings;
   DieOf(dealings, "a", 2);
   ASSERT_TRUE(dealings.Begin(What("a")).ok());
+  EXPECT_FALSE(dealings.TakeCountEnded());
   ASSERT_TRUE(dealings.Begin(What("")).ok());
+  EXPECT_TRUE(dealings.TakeCountEnded());
+  EXPECT_FALSE(dealings.TakeCountEnded());
   DieOf(dealings, "a", 2);
   EXPECT_TRUE(dealings.Begin(What("a")).ok());
 }
