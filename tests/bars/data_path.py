@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """data_path.py OURS OTHERS: the data path of the programs in the directory OURS beside those in OTHERS, in turns.
 
-On the soft device, a service of brokered workers and one of native ones of each build run all the time. In each of
-BATON_ROUNDS rounds (31) a peer asks each service for BATON_SECONDS (1): one message at a time, and 32. Medians of the
-rounds: a round trip takes at most BATON_MOST (1.10) of the others', and the others have at most so much of our rate.
+On the soft device, in each of BATON_ROUNDS rounds (31), a service of each build runs brokered workers, and then native
+ones. They are new each time, because the rates of one service are alike, and differ by half from the next one's. A peer
+asks each for BATON_SECONDS (1): one message at a time, and 32. Medians of the rounds: a round trip takes at most
+BATON_MOST (1.10) of the others', and the others have at most so much of our rate.
 Exits with 1 if not.
 """
 import contextlib
@@ -35,12 +36,12 @@ class Service:
     """A ledger, with a batond of its own."""
 
     def __init__(self, programs, kind, directory, stack):
-        self.programs = programs
+        self.programs = os.path.realpath(programs)
         said = directory / 'said'
         common = ['--service', 'ledger', '--listen', '127.0.0.1:0', '--socket', f'{directory}/ledger.sock']
         arguments = ['--dev', '--state-dir', f'{directory}', '--service', 'ledger']
         if kind == 'native':
-            arguments += ['--native', f'{programs}/ledger-v1.so']
+            arguments += ['--native', f'{self.programs}/ledger-v1.so']
             arguments += [f'--native-argument={argument}' for argument in common]
         self.start(stack, said, 'batond', arguments)
         if kind == 'brokered':
@@ -65,31 +66,30 @@ class Service:
         return result['latency_us']['p50'], result['messages'] / seconds
 
 
-def measure(services, rounds, seconds):
+def measure(programs, rounds, seconds):
     """Returns the figures of all rounds, by what is measured and by side."""
     figures = {}
     for number in range(rounds):
+        sides = list(programs) if number % 2 else list(programs)[::-1]
         for kind in KINDS:
-            for window in (1, 32):
-                sides = list(services) if number % 2 else list(services)[::-1]
+            with contextlib.ExitStack() as stack:
+                services = {}
                 for side in sides:
-                    round_trip, rate = services[side][kind].ask(window, seconds)
-                    what = (kind, 'round trip, us') if window == 1 else (kind, 'messages per second')
-                    figures.setdefault(what, {}).setdefault(side, []).append(round_trip if window == 1 else rate)
+                    directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                    services[side] = Service(programs[side], kind, directory, stack)
+                for window in (1, 32):
+                    for side in sides:
+                        round_trip, rate = services[side].ask(window, seconds)
+                        what = (kind, 'round trip, us') if window == 1 else (kind, 'messages per second')
+                        figures.setdefault(what, {}).setdefault(side, []).append(round_trip if window == 1 else rate)
         print(f'round {number + 1} of {rounds}', file=sys.stderr, flush=True)
     return figures
 
 
 def main(ours, others):
-    rounds, seconds = int(os.environ.get('BATON_ROUNDS', 31)), float(os.environ.get('BATON_SECONDS', 1))
     most = float(os.environ.get('BATON_MOST', 1.10))
-    with contextlib.ExitStack() as stack:
-        services = {}
-        for side, programs in (('ours', ours), ('others', others)):
-            for kind in KINDS:
-                directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                services.setdefault(side, {})[kind] = Service(programs, kind, directory, stack)
-        figures = measure(services, rounds, seconds)
+    figures = measure({'ours': ours, 'others': others}, int(os.environ.get('BATON_ROUNDS', 31)),
+                      float(os.environ.get('BATON_SECONDS', 1)))
     met = True
     for (kind, what), sides in figures.items():
         medians = {side: statistics.median(values) for side, values in sides.items()}
