@@ -61,7 +61,15 @@ class DriverDeath : public death::DeathTest {
     return TwinOf(driver_);
   }
 
+  // Of 20 drivers in a row that die within 0.1 s of the death before, the last is not followed. So
+  // some live for longer, however fast the machine is.
+  void KillDriver() {
+    if (++killed_ % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    Kill(driver_);
+  }
+
   pid_t driver_ = 0, twin_ = 0;
+  uint64_t killed_ = 0;
 };
 
 TEST_F(DriverDeath, shouldBeFollowedByItsTwin) {
@@ -150,7 +158,7 @@ TEST_F(DriverDeath, shouldNotGrowWithDeaths) {
   ExpectNoGrowth(
       harness::Setting("BATON_DRIVER_DEATHS", 20),
       [&] {
-        ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+        ASSERT_NO_FATAL_FAILURE(KillDriver());
         ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
       },
       [&] {
@@ -187,7 +195,7 @@ TEST_F(DriverDeath, shouldLoseNothingAtRandomMoments) {
       newcomer = *std::move(started);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
-    ASSERT_NO_FATAL_FAILURE(Kill(driver_));
+    ASSERT_NO_FATAL_FAILURE(KillDriver());
     if (newcomer) harness::ExpectNothingLost(*newcomer);
     ASSERT_NO_FATAL_FAILURE(AwaitAnother(driver_));
     ASSERT_OK(peer_->Settle());
