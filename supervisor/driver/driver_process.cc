@@ -321,7 +321,8 @@ void DriverProcess::Follow() {
          absl::StrCat("baton-driver has died; its twin, pid ", getpid(), ", took over in ",
                       took.count(), " us: connections and workers went on"));
   // The one that was forked before the takeover would repeat it.
-  (void)RenewTwin(/*must=*/true);
+  if (RenewTwin(/*must=*/true)) return;
+  if (twin_) twin_->Note("");  // that death is counted
 }
 
 void DriverProcess::LookAtTwin() {
@@ -504,7 +505,7 @@ void DriverProcess::Await() {
   if (const auto silent_at = keeper_.hang_begins()) next = std::min(next, *silent_at);
   if (stopping_) next = std::min(next, kill_at_);
   if (twin_ && twin_->descriptor() >= 0) entries.push_back({twin_->descriptor(), POLLIN, 0});
-  if (renew_twin_at_) next = std::min(next, *renew_twin_at_);
+  if (renew_twin_at_ && twin_ && !stopping_) next = std::min(next, *renew_twin_at_);
   if (host_->turns()) {
     for (const int fd : host_->descriptors()) entries.push_back({fd, POLLIN, 0});
     next = std::min(next, Clock::now() + milliseconds(HostEngine::kTurnMs));

@@ -40,7 +40,8 @@ bool CmIds::NextEvent(CmEvent* event) {
   for (;;) {
     last.event = kNoEvent;
     const absl::StatusOr<bool> there = file_->NextEvent(&last);
-    if (!there.ok() || !*there) {
+    if (!there.ok()) return false;
+    if (!*there) {
       if (std::exchange(may_have_unread_, false) && closes_former_) ForgetFormer();
       return false;
     }
@@ -51,7 +52,7 @@ bool CmIds::NextEvent(CmEvent* event) {
   }
 }
 
-// The kernel gives the id's number again at once.
+// The kernel gives the id's number again at once, and another id's events would be taken for these.
 void CmIds::ForgetEventsOf(uint32_t number) {
   CmEventSlot& last = (*last_)[0];
   if (last.event != kNoEvent && last.id == number) last.event = kNoEvent;

@@ -89,7 +89,7 @@ class CmIds {
   std::vector<CmFile> former_;  // dead processes' files, the oldest first
   std::optional<CmEventSlot> former_last_;
   bool former_last_waits_ = false;  // to be delivered before others
-  bool may_have_unread_ = false;    // events of before
+  bool may_have_unread_ = false;    // the file may have events from before the takeover
   bool closes_former_ = false;
 };
 
