@@ -45,8 +45,8 @@ class CallSocket {
   // A forked process that makes no calls calls this instead. Every call then fails.
   void GiveUp() { forked_ = given_up_ = true; }
   // A forked process that follows the opener, which is dead, calls both: it is the opener from now
-  // on. Nothing is executed any more that the former one has sent, or that a process has sent which
-  // was to follow it and has forked this one in between.
+  // on. Nothing is executed any more that the former one has sent. A process that it forks between
+  // the two can follow it in the same way.
   absl::Status BeginTakeOver();
   absl::Status TakeOver();
   bool forked() const { return forked_; }

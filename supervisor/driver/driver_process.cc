@@ -275,7 +275,7 @@ void DriverProcess::MakeTwin() {
 }
 
 bool DriverProcess::RenewTwin(bool must, const std::function<void()>& begin) {
-  if (!twin_ || stopping_) return false;
+  if (!MayRenewTwin()) return false;
   renew_twin_at_.reset();
   const absl::StatusOr<HostTwin::Side> side = twin_->Renew(begin);
   if (!side.ok()) {
@@ -326,7 +326,7 @@ void DriverProcess::Follow() {
 }
 
 void DriverProcess::LookAtTwin() {
-  if (!twin_ || stopping_) return;
+  if (!MayRenewTwin()) return;
   const Clock::time_point now = Clock::now();
   if (twin_->Reap()) renew_twin_at_ = now;
   if (host_->TakeForksChanged() && !renew_twin_at_) renew_twin_at_ = now + kAfterForks;
@@ -505,7 +505,7 @@ void DriverProcess::Await() {
   if (const auto silent_at = keeper_.hang_begins()) next = std::min(next, *silent_at);
   if (stopping_) next = std::min(next, kill_at_);
   if (twin_ && twin_->descriptor() >= 0) entries.push_back({twin_->descriptor(), POLLIN, 0});
-  if (renew_twin_at_ && twin_ && !stopping_) next = std::min(next, *renew_twin_at_);
+  if (renew_twin_at_ && MayRenewTwin()) next = std::min(next, *renew_twin_at_);
   if (host_->turns()) {
     for (const int fd : host_->descriptors()) entries.push_back({fd, POLLIN, 0});
     next = std::min(next, Clock::now() + milliseconds(HostEngine::kTurnMs));

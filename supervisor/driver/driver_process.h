@@ -67,6 +67,7 @@ class DriverProcess {
   bool RenewTwin(
       bool must, const std::function<void()>& begin = [] {});
   void Follow();
+  bool MayRenewTwin() const { return twin_.has_value() && !stopping_; }
   void LookAtTwin();
 
   void ServeOrders();

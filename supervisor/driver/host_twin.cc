@@ -48,52 +48,50 @@ absl::Status HostTwin::Show(bool shown) {
 
 absl::StatusOr<HostTwin::Side> HostTwin::Renew(const std::function<void()>& begin) {
   const absl::Status shown = Show(true);
-  absl::StatusOr<Forked> twin =
-      shown.ok() ? ForkTwin(NewNumber(), begin) : absl::StatusOr<Forked>(shown);
-  const bool follows = twin.ok() && twin->follows;
+  const uint64_t number = NewNumber();
+  absl::StatusOr<ForkedChild> twin =
+      shown.ok() ? ForkTwin(number, begin) : absl::StatusOr<ForkedChild>(shown);
+  const bool follows = twin.ok() && twin->pid == 0;
   if (follows) BeginToFollow();
   // Both processes come here.
   const absl::Status hidden = Show(false);
   if (follows) return Side::kTwin;
   BATON_RETURN_IF_ERROR(twin.status());
   BATON_RETURN_IF_ERROR(hidden);
-  board().heir.store(twin->number);
+  board().heir.store(number);
   Replace(*std::move(twin));
   return Side::kOriginal;
 }
 
-// The twin returns from this when it has to follow.
-absl::StatusOr<HostTwin::Forked> HostTwin::ForkTwin(uint64_t number,
-                                                    const std::function<void()>& begin) {
-  Forked twin;
-  twin.number = number;
+// Returns in the twin, with pid 0, when it has to follow.
+absl::StatusOr<ForkedChild> HostTwin::ForkTwin(uint64_t number,
+                                               const std::function<void()>& begin) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor original, OpenPidfd(getpid()));
-  BATON_ASSIGN_OR_RETURN(twin.child, Fork());
-  if (twin.child.pid != 0) return twin;
+  absl::StatusOr<ForkedChild> twin = Fork();
+  if (!twin.ok() || twin->pid != 0) return twin;
   begin();
   AwaitDeath(original, number);
-  twin.follows = true;
   return twin;
 }
 
-// Whoever takes over has a twin before it takes its first step. If it dies, its twin comes to the
-// same place, and forks another one.
+// A process that takes over has a twin before it takes its first step. If it dies, the twin comes
+// to the same place, and forks another one.
 void HostTwin::BeginToFollow() {
   for (;;) {
     begin_take_over_();
     const uint64_t number = NewNumber();
     board().heir.store(number);
-    absl::StatusOr<Forked> next = ForkTwin(number, [] {});
-    if (next.ok() && next->follows) continue;
+    absl::StatusOr<ForkedChild> next = ForkTwin(number, [] {});
+    if (next.ok() && next->pid == 0) continue;
     if (next.ok()) Replace(*std::move(next));
     return;
   }
 }
 
-void HostTwin::Replace(Forked twin) {
+void HostTwin::Replace(ForkedChild twin) {
   EndTwin();
-  pid_ = twin.child.pid;
-  pidfd_ = std::move(twin.child.pidfd);
+  pid_ = twin.pid;
+  pidfd_ = std::move(twin.pidfd);
 }
 
 // In the twin. Returns when it has to follow. All descriptors of the dead process are closed then.

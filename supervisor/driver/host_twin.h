@@ -76,12 +76,6 @@ class HostTwin {
     char noted[kMostNoted] = {};
   };
 
-  struct Forked {
-    uint64_t number = 0;
-    bool follows = false;  // it is this process, and the one that forked it is dead
-    ForkedChild child;
-  };
-
   HostTwin(std::function<absl::Status(bool)> show, std::function<void()> begin_take_over,
            SharedArray<Board> board)
       : show_(std::move(show)),
@@ -91,10 +85,10 @@ class HostTwin {
   Board& board() const { return boards_[0]; }
   absl::Status Show(bool shown);
   uint64_t NewNumber() const { return board().last_number.fetch_add(1) + 1; }
-  absl::StatusOr<Forked> ForkTwin(uint64_t number, const std::function<void()>& begin);
+  absl::StatusOr<ForkedChild> ForkTwin(uint64_t number, const std::function<void()>& begin);
   void AwaitDeath(const FileDescriptor& original, uint64_t number);
   void BeginToFollow();
-  void Replace(Forked twin);
+  void Replace(ForkedChild twin);
   void EndTwin();
   void ReapEnded();
 

@@ -61,7 +61,7 @@ class DriverDeath : public death::DeathTest {
     return TwinOf(driver_);
   }
 
-  // Of 20 drivers in a row that die within 0.1 s of the death before, the last is not followed. So
+  // Nobody follows the last of 20 drivers in a row that die within 0.1 s of the death before. So
   // some live for longer, however fast the machine is.
   void KillDriver() {
     if (++killed_ % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
