@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,9 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/base/status.h"
-#include "tests/crash/crash_fixture.h"
+#include "tests/crash/steps_fixture.h"
 #include "tests/crash/traced_process.h"
-#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
 
@@ -34,63 +32,34 @@ constexpr uint64_t kInstructions = 1000;
 // Two drivers die for each, and of 20 that die within 0.1 s of their takeover the last is not
 // followed.
 constexpr uint64_t kKillsOfABaton = 8;
-constexpr uint64_t kReportEvery = 200;
 
-class DriverSteps : public CrashTest, public testing::WithParamInterface<bool> {
+class DriverSteps : public StepsTest {
  protected:
-  static bool IsNative() { return GetParam(); }
-
   // `advance` runs a twin, which has just forked its own, to the place of this number, from 1 to
   // `places`.
   using Advance = std::function<absl::Status(pid_t twin, uint64_t place)>;
-  void KillAtEach(uint64_t places, const Advance& advance) {
-    const uint64_t step = harness::Setting("BATON_DRIVER_STEP", 41);
-    uint64_t kills = 0;
-    for (uint64_t place = harness::Setting("BATON_DRIVER_FIRST", 1); place <= places;
-         place += step) {
-      SCOPED_TRACE(absl::StrCat("place ", place));
-      if (!cluster_) ASSERT_NO_FATAL_FAILURE(Begin());
+  void KillTwins(uint64_t places, const Advance& advance) {
+    const Plan plan = {"twins of drivers", harness::Setting("BATON_DRIVER_STEP", 41),
+                       harness::Setting("BATON_DRIVER_FIRST", 1), kKillsOfABaton};
+    KillAtEach(plan, places, [&](uint64_t place, uint64_t /*nth*/, bool /*last*/) {
       pid_t twin = 0;
       ASSERT_NO_FATAL_FAILURE(KillDriver(&twin));
       ASSERT_OK(advance(twin, place));
       ASSERT_NO_FATAL_FAILURE(KillTraced(twin));
       ASSERT_NO_FATAL_FAILURE(AwaitService(twin));
-      if (++kills % kKillsOfABaton == 0 || place + step > places) {
-        ASSERT_NO_FATAL_FAILURE(End());
-      }
-      if (kills % kReportEvery != 0) continue;
-      std::printf("%llu twins were killed\n", Printable(kills));
-      std::fflush(stdout);
-    }
-    std::printf("%llu twins of drivers of %s workers were killed, at one in %llu of %llu places\n",
-                Printable(kills), IsNative() ? "native" : "brokered", Printable(step),
-                Printable(places));
+    });
   }
 
-  void Begin() {
-    harness::ClusterOptions options;
-    if (IsNative()) {
-      options.native_object = harness::Binaries().Find("ledger-v1.so").value();
-      options.batond_arguments = {"--native-workers", "2"};
-    }
-    ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-    if (IsNative()) {
-      ASSERT_OK(cluster_->WaitUntilListening());
-    } else {
-      ASSERT_NO_FATAL_FAILURE(StartWorker(1, &owner_));
-    }
-    ASSERT_NO_FATAL_FAILURE(StartPeer(1000));
-    ASSERT_OK(peer_->Settle());
+  void Begin() override {
+    ASSERT_NO_FATAL_FAILURE(StartBaton());
+    if (!IsNative()) ASSERT_NO_FATAL_FAILURE(StartWorker(1, &owner_));
+    ASSERT_NO_FATAL_FAILURE(StartLoad());
   }
 
-  void End() {
-    ASSERT_OK(peer_->Settle());
-    ExpectNothingLost();
-    ASSERT_FALSE(HasFailure());
+  void End() override {
+    ASSERT_NO_FATAL_FAILURE(ExpectNothingLostUntilNow());
     owner_.reset();
-    peer_.reset();
-    ASSERT_OK(cluster_->Stop());
-    cluster_.reset();
+    ASSERT_NO_FATAL_FAILURE(StopBaton());
   }
 
   // Returns the driver's twin, stopped, once it has forked a twin of its own.
@@ -166,14 +135,14 @@ class DriverSteps : public CrashTest, public testing::WithParamInterface<bool> {
 TEST_P(DriverSteps, shouldBeFollowedWhereverItsTakingOverEnds) {
   uint64_t calls = 0;
   ASSERT_NO_FATAL_FAILURE(CountCalls(&calls));
-  KillAtEach(calls, [](pid_t twin, uint64_t place) {
+  KillTwins(calls, [](pid_t twin, uint64_t place) {
     for (uint64_t i = 0; i < place; ++i) BATON_RETURN_IF_ERROR(RunToCall(twin));
     return absl::OkStatus();
   });
 }
 
 TEST_P(DriverSteps, shouldBeFollowedAfterEachInstruction) {
-  KillAtEach(kInstructions, [](pid_t twin, uint64_t place) { return Step(twin, place); });
+  KillTwins(kInstructions, [](pid_t twin, uint64_t place) { return Step(twin, place); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Workers, DriverSteps, testing::Bool(),

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,10 +27,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/base/status.h"
-#include "tests/crash/crash_fixture.h"
+#include "tests/crash/steps_fixture.h"
 #include "tests/crash/traced_process.h"
 #include "tests/harness/baton_command.h"
-#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
 
@@ -82,51 +80,26 @@ constexpr uint64_t kInstructions = 1000;
 // Entries and exits from its first wait for clients on. Its workers resume their sessions in them.
 constexpr uint64_t kWhileServing = 100;
 constexpr uint64_t kKeepersOfABaton = 40;
-constexpr uint64_t kReportEvery = 200;
 
-class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
+class KeeperSteps : public StepsTest {
  protected:
-  static bool IsNative() { return GetParam(); }
-
   // `advance` runs a keeper to the place of this number, from 1 to `places`.
   using Advance = std::function<absl::Status(TracedKeeper& keeper, uint64_t place)>;
-  void KillAtEach(uint64_t places, const Advance& advance) {
-    const uint64_t step = harness::Setting("BATON_KEEPER_STEP", 121);
-    uint64_t kills = 0;
-    for (uint64_t place = harness::Setting("BATON_KEEPER_FIRST", 1); place <= places;
-         place += step) {
-      SCOPED_TRACE(absl::StrCat("place ", place));
-      if (!keeper_) {
-        ASSERT_NO_FATAL_FAILURE(Begin());
-      }
+  void KillKeepers(uint64_t places, const Advance& advance) {
+    const Plan plan = {"keepers", harness::Setting("BATON_KEEPER_STEP", 121),
+                       harness::Setting("BATON_KEEPER_FIRST", 1), kKeepersOfABaton};
+    KillAtEach(plan, places, [&](uint64_t place, uint64_t nth, bool last) {
       ASSERT_OK(keeper_->KillAndAwaitNext());
       ASSERT_OK(advance(*keeper_, place));
       // One keeper of two is followed by a keeper that serves, the other by one that is killed. If
       // three died in a row of the same entry or request, that would pay for it.
-      if (++kills % 2 == 0 || place + step > places) {
-        ASSERT_NO_FATAL_FAILURE(LetNextServe());
-      }
-      if (kills % kKeepersOfABaton == 0 || place + step > places) {
-        ASSERT_NO_FATAL_FAILURE(End());
-      }
-      if (kills % kReportEvery != 0) continue;
-      std::printf("%llu keepers were killed\n", Printable(kills));
-      std::fflush(stdout);
-    }
-    std::printf("%llu keepers of %s workers were killed, at one in %llu of %llu places\n",
-                Printable(kills), IsNative() ? "native" : "brokered", Printable(step),
-                Printable(places));
+      if (nth % 2 == 0 || last) ASSERT_NO_FATAL_FAILURE(LetNextServe());
+    });
   }
 
-  void Begin() {
-    harness::ClusterOptions options;
+  void Begin() override {
+    ASSERT_NO_FATAL_FAILURE(StartBaton());
     if (IsNative()) {
-      options.native_object = harness::Binaries().Find("ledger-v1.so").value();
-      options.batond_arguments = {"--native-workers", "2"};
-    }
-    ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-    if (IsNative()) {
-      ASSERT_OK(cluster_->WaitUntilListening());
       ASSERT_OK(harness::WaitUntil("two workers", [this] {
         const auto service = cluster_->GetService();
         return service.ok() && service->workers_size() == 2 &&
@@ -137,8 +110,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
       ASSERT_NO_FATAL_FAILURE(StartWorker(1, &owner_));
       ASSERT_NO_FATAL_FAILURE(StartWorker(2, &standby_));
     }
-    ASSERT_NO_FATAL_FAILURE(StartPeer(1000));
-    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(StartLoad());
     ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 19 }").status, 0);
     const auto description = cluster_->keeper().Describe();
     ASSERT_OK(description);
@@ -162,7 +134,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
     harness::ExpectNothingLost(**newcomer);
   }
 
-  void End() {
+  void End() override {
     EXPECT_THAT(Baton({"service", "policy", "ledger"}), HasSubstr("connections: 19"));
     if (!IsNative()) {
       // The workers' sessions are of use, too.
@@ -170,15 +142,11 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
       ASSERT_OK(cluster_->Handoff(owner_->id));
       EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
     }
-    ASSERT_OK(peer_->Settle());
-    ExpectNothingLost();
-    ASSERT_FALSE(HasFailure());
+    ASSERT_NO_FATAL_FAILURE(ExpectNothingLostUntilNow());
     keeper_.reset();
     owner_.reset();
     standby_.reset();
-    peer_.reset();
-    ASSERT_OK(cluster_->Stop());
-    cluster_.reset();
+    ASSERT_NO_FATAL_FAILURE(StopBaton());
   }
 
   // How many entries and exits there are before a keeper first waits for clients.
@@ -220,7 +188,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
 TEST_P(KeeperSteps, shouldBeFollowedWhereverItsTakingOverEnds) {
   uint64_t calls = 0;
   ASSERT_NO_FATAL_FAILURE(CountCalls(&calls));
-  KillAtEach(calls + kWhileServing, [](TracedKeeper& keeper, uint64_t place) {
+  KillKeepers(calls + kWhileServing, [](TracedKeeper& keeper, uint64_t place) {
     for (uint64_t i = 0; i < place; ++i) BATON_RETURN_IF_ERROR(keeper.RunToCall());
     return absl::OkStatus();
   });
@@ -228,7 +196,7 @@ TEST_P(KeeperSteps, shouldBeFollowedWhereverItsTakingOverEnds) {
 
 // From its receipt of the first entry that its predecessor has left.
 TEST_P(KeeperSteps, shouldBeFollowedAfterEachInstruction) {
-  KillAtEach(kInstructions, [](TracedKeeper& keeper, uint64_t place) -> absl::Status {
+  KillKeepers(kInstructions, [](TracedKeeper& keeper, uint64_t place) -> absl::Status {
     do {
       BATON_RETURN_IF_ERROR(keeper.RunToCall());
     } while (keeper.Received().find("lasting/") == std::string::npos);
